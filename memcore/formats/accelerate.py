@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from memcore.formats import deepspeed
-from memcore.formats.found import Around, Draft, Keys, mixed, positive
+from memcore.formats.found import Around, Draft, Keys, mixed, positive, underscored
 
 FSDP1 = "FSDP 1's flat parameters are not planned: FSDP 2, which shards each by itself, is"
 LEFT = {
@@ -48,7 +50,49 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.put("train.zero", 0, "distributed_type", kind)
     else:
         draft.leave("distributed_type", f"{kind} is not planned")
-    half = str(keys.take("mixed_precision") or "no").lower()
+    _precision(str(keys.take("mixed_precision") or "no").lower(), draft)
+    compiler = keys.inner("dynamo_config").take("dynamo_backend", "dynamo_config_dynamo_backend")
+    if str(keys.take("dynamo_backend") or compiler or "NO").upper() not in ("NO", "EAGER"):
+        draft.put("train.kernels", "compile", "dynamo_backend")
+    _mesh(keys.inner("parallelism_config"), draft)
+    draft.end(keys, LEFT)
+
+
+# What a file is called that nobody has given, with what it is likely to say.
+CALLED = (
+    (r"zero[-_]?([0-3])|(?:deepspeed|ds)[-_]?(?:zero|stage|z)?[-_]?([1-3])", "deepspeed"),
+    (r"deepspeed|zero", "deepspeed"),
+    (r"fsdp", "fsdp2"),
+    (r"ddp|multi[-_]?gpu|single[-_]?gpu", "pytorch"),
+)
+
+
+def launched(given: Mapping[str, Any], draft: Draft) -> None:
+    """What `accelerate launch` is told by its own options."""
+    keys = Keys(given, underscored)
+    if keys.on("use_deepspeed") or {"zero_stage", "deepspeed_config_file"} & given.keys():
+        _deepspeed(keys, draft)
+    elif keys.on("use_fsdp"):
+        inner = {name: value for name, value in given.items() if name.startswith("fsdp_")}
+        shards(Keys(inner), "", draft)
+    elif keys.on("multi_gpu"):
+        draft.put("train.framework", "pytorch", "--multi_gpu", True)
+        draft.put("train.zero", 0, "--multi_gpu", True)
+    _precision(str(keys.take("mixed_precision") or "").lower(), draft)
+    if (file := keys.one("config_file")) is None:
+        return
+    draft.wants[str(file)] = "Accelerate"
+    for pattern, framework in CALLED:
+        if named := re.search(pattern, PurePosixPath(str(file)).name.lower()):
+            key = "the name of Accelerate's file"
+            stage = next((int(each) for each in named.groups() if each), 3)
+            draft.put("train.framework", framework, key, file)
+            draft.put("train.zero", 0 if framework == "pytorch" else stage, key, file)
+            return
+
+
+def _precision(half: str, draft: Draft) -> None:
+    """What Accelerate's mixed_precision says."""
     if half in ("bf16", "fp16"):
         sharded = draft.fields.get("train.framework") in ("deepspeed", "fsdp2")
         draft.put("train.precision", mixed(half, sharded), "mixed_precision", half)
@@ -56,8 +100,6 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.otherwise("train.precision", "fp32", "mixed_precision")
     elif half == "fp8":
         draft.leave("mixed_precision", "Accelerate's fp8 recipes are not planned")
-    _mesh(keys.inner("parallelism_config"), draft)
-    draft.end(keys, LEFT)
 
 
 def _mesh(given: Keys, draft: Draft) -> None:
@@ -77,7 +119,7 @@ def _deepspeed(keys: Keys, draft: Draft) -> None:
     other = keys.take("deepspeed_config_file")
     if other is not None:
         draft.put("train.framework", "deepspeed", "deepspeed_config_file", other)
-        draft.wants.append(str(other))
+        draft.wants[str(other)] = "DeepSpeed"
         return
     offloads = {
         f"offload_{what}": {"device": keys.take(f"offload_{what}_device")}
@@ -109,6 +151,9 @@ def shards(given: Keys, words: str, draft: Draft) -> None:
         draft.put("train.offload_parameters", "cpu", "fsdp_offload_params", True)
         draft.put("train.offload_optimizer", "cpu", "fsdp_offload_params", True)
     if keys.on("activation_checkpointing"):
+        # Beside gradient_checkpointing, which is off then, since both together are an error.
+        draft.said = [said for said in draft.said if said.field != "train.checkpointing"]
+        draft.fields.pop("train.checkpointing", None)
         draft.put("train.checkpointing", "full", "fsdp_activation_checkpointing", True)
     draft.end(keys, LEFT_OF_FSDP)
 

@@ -195,7 +195,9 @@ class Keys:
         return [
             key
             for key, value in self.values.items()
-            if key not in self.taken and value is not False and value not in NOTHING
+            if key not in self.taken
+            and value is not False
+            and value not in ("False", "false", *NOTHING)
         ]
 
 
@@ -207,7 +209,7 @@ class Draft:
     model     what the files call the model, and its config.json where they hold one
     left      keys that move memory or time and that no plan says, with why
     unread    all other keys: they move neither, or nothing is known of them
-    wants     other files that these name
+    wants     other files that these name, by name what they are
     ranks     processes that a launcher starts, in all; nodes: on so many machines; 0: nobody says
     batch     sequences of a step over all ranks; 0: nobody says
     each      sequences of one example: two of a pair
@@ -222,7 +224,7 @@ class Draft:
     config: Mapping[str, Any] | None = None
     left: list[Issue] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    wants: list[str] = field(default_factory=list)
+    wants: dict[str, str] = field(default_factory=dict)
     ranks: int = 0
     nodes: int = 0
     batch: int = 0
@@ -269,8 +271,8 @@ class Draft:
             self.put("train.lora_modules", ",".join(targets), key)
 
     def end(self, keys: Keys, left: Mapping[str, str], harmless: Sequence[str] = ()) -> None:
-        """The keys of a file that nothing was made of: those of `left`, with why, and the others. A
-        name there that ends in '*' is every key that begins so, told together. What has a word of
+        """The keys of a file that nothing was made of: those of `left`, with why, and the others.
+        In a name there '*' stands for anything; its keys are told together. What has a word of
         `harmless` in its name moves neither memory nor time, and is not told."""
         told: dict[str, list[str]] = {}
         for key in keys.rest():
@@ -311,4 +313,6 @@ class Draft:
 
 
 def _is(key: str, pattern: str) -> bool:
-    return key.startswith(pattern[:-1]) if pattern.endswith("*") else key == pattern
+    """Whether a key is one of a pattern's, whose '*' stands for anything."""
+    start, anything, end = pattern.partition("*")
+    return key.startswith(start) and key.endswith(end) if anything else key == pattern

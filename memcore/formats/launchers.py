@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from memcore.formats import accelerate
 from memcore.formats.found import Draft, Keys
 from memcore.formats.texts import options
 
@@ -15,17 +16,46 @@ PROCESSES = {
 }
 
 
+STARTS = ("deepspeed", "accelerate", "llamafactory-cli")  # which take every GPU that they see
+
+
 def read(command: Sequence[str], draft: Draft) -> None:
-    """How many processes and machines the command says, if any."""
+    """How many processes and machines the command says, if any, and who shards."""
     _, given = options(command)
     keys = Keys(given)
-    nodes = draft.count(keys, "nnodes", "num_machines", "nodes", "N")
-    each = draft.count(keys, "nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node")
-    if not each and (found := re.search(r"gpu\S*:(\d+)", str(given.get("gres", "")))):
-        each = int(found[1])
+    nodes = draft.count(keys, "nnodes", "num_machines", "nodes", "N", "num_nodes")
+    each = draft.count(keys, "nproc_per_node", "num_gpus", "ntasks_per_node")
+    for option in ("gres", "gpus_per_node"):
+        # --gres=gpu:a100:4, --gpus-per-node=a100:4
+        if not each and (found := re.search(r"(?:^|:)(\d+)", str(given.get(option, "")))):
+            each = int(found[1])
     if not each and (placed := re.search(r":([\d,]+)", str(given.get("include", "")))):
         each = len(placed[1].split(","))  # deepspeed --include worker:0,1,2,3
     draft.nodes = max(draft.nodes, nodes)
-    in_all = PROCESSES.get(command[0].rpartition("/")[2], ()) if command else ()
+    words = [word.rpartition("/")[2] for word in command]
+    in_all = next((PROCESSES[word] for word in words[:1] if word in PROCESSES), ())
     whole_job = draft.count(keys, "num_processes", *in_all)
+    named = re.fullmatch(r"[A-Za-z][\w-]*:(\d+)", str(given.get("gpus", "")))  # --gpus=a100:8
+    if named and in_all:
+        whole_job = int(named[1])
     draft.ranks = max(draft.ranks, whole_job, each * max(1, draft.nodes))
+    if "accelerate" in words and "launch" in words:
+        accelerate.launched(options(_before(command))[1], draft)
+
+
+def _before(command: Sequence[str]) -> list[str]:
+    """A launcher's own words: those before the program that it starts."""
+    ends = (
+        at
+        for at, word in enumerate(command)
+        if word.endswith(".py") or (word in ("-m", "--module") and at)
+    )
+    return list(command[: next(ends, len(command))])
+
+
+def seen(commands: Sequence[Sequence[str]]) -> int:
+    """GPUs that a script lets its programs see, where what starts them takes all; 0 otherwise."""
+    words = [word for command in commands for word in command]
+    found = [word.partition("=")[2] for word in words if word.startswith("CUDA_VISIBLE_DEVICES=")]
+    starts = any(word.rpartition("/")[2] in STARTS for word in words)
+    return len(found[-1].split(",")) if found and starts and found[-1][:1].isdecimal() else 0

@@ -16,6 +16,7 @@ from memcore.formats import (
     deepspeed,
     hub,
     launchers,
+    machines,
     megatron,
     nemo,
     neox,
@@ -34,7 +35,7 @@ from memcore.formats import (
 )
 from memcore.formats.failures import Failure, failure
 from memcore.formats.found import Around, Draft, Said, underscored
-from memcore.formats.texts import Text, options
+from memcore.formats.texts import Text, options, several
 from memcore.kept import kept
 from memcore.models import catalog
 from memcore.models.config import parse_config
@@ -43,6 +44,7 @@ from memcore.plan.link import nearest
 from memcore.plan.plan import Plan, get, put, resolve_model, value_text
 from memcore.plan.repair import issues_in
 from memcore.plan.rules import linear_layers
+from memcore.words.engines import ENGINES
 from memcore.words.training import FRAMEWORKS, NO_LAYER, listed
 
 # Documents: what to call them, whether one is of the kind, how it is read. The first that knows a
@@ -76,6 +78,9 @@ SAME_MEMORY = 0.005  # share by which drivers of one GPU differ in what they lea
 PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
 ADAPTER, LORA = "train.adapter", "lora"
+# What is started by a script's commands, whose variables it may set to several values.
+SCRIPTS = {*ENGINES, "Trainer", "Megatron", "verl", "OpenRLHF", "ms-swift"}
+MOST = 6  # variables told of, and values of each
 Reader = tuple[int, str, Callable[[Draft], None]]
 KNOWN = (
     "read are a config.json, what Trainers, DeepSpeed, Accelerate, torchtitan, torchtune, NeMo, "
@@ -164,6 +169,8 @@ def read_files(
             read(draft)
         except PlanError as e:
             raise PlanError(Issue(_within(name, i.field), i.message) for i in e.issues) from None
+    for text in texts:
+        _unsure(text, kinds[text.name], draft)
     if set(kinds.values()) == {FAILURE} and not model:
         told = zip(readers, draft.failures, strict=True)
         raise PlanError(Issue(n, f"{f}; give the files of its job beside it") for n, f in told)
@@ -200,7 +207,7 @@ def read_files(
     ]
     said = tuple(draft.said)
     left, unread = tuple(draft.left), tuple(dict.fromkeys(draft.unread))
-    wants = tuple(dict.fromkeys(draft.wants)) if "DeepSpeed" not in kinds.values() else ()
+    wants = tuple(name for name, kind in draft.wants.items() if kind not in kinds.values())
     return Found(
         plan,
         kinds,
@@ -212,6 +219,20 @@ def read_files(
         unread,
         tuple(draft.failures),
     )
+
+
+def _unsure(text: Text, kind: str, draft: Draft) -> None:
+    """The GPU that a text names, and what a script sets to several values, each where it may go
+    another way."""
+    key, said, gpu = machines.asked(text.content)
+    if gpu:
+        draft.put("cluster.gpu", gpu, key, said)
+    if kind in SCRIPTS and text.document is None:
+        unread = {key.replace("-", "_") for key in draft.unread}
+        found = [o for o in several(text).items() if o[0].replace("-", "_") not in unread]
+        for name, values in found[:MOST]:
+            each = ", ".join(shown(value)[1:-1] for value in values[:MOST])
+            draft.leave(name, f"the file sets it to {each}, by what it is given: the last is read")
 
 
 def kind_of(text: Text) -> str:
@@ -299,6 +320,7 @@ def _launched(
     """A command that trains, and what starts its processes."""
     for line in commands:
         launchers.read(line, draft)
+    draft.ranks = draft.ranks or launchers.seen(commands)
     reads(command, draft)
 
 
@@ -358,9 +380,12 @@ def _cluster(
 ) -> None:
     """The machines: what somebody says, what a launcher says, or the default, which is told."""
     cluster, ranks = document["cluster"], gpus or draft.ranks
-    alike = [] if gpu else _gpus_of(draft)
+    named = draft.fields.pop("cluster.gpu", "")
     if gpu:
-        cluster |= {"gpu": gpu, "node": None}
+        draft.said = [said for said in draft.said if said.field != "cluster.gpu"]
+    alike = [] if gpu or named else _gpus_of(draft)
+    if gpu or named:
+        cluster |= {"gpu": gpu or named, "node": None}
     elif alike:
         cluster |= {"gpu": alike[0], "node": None}
         others = f"; so have {', '.join(alike[1:4])}" if alike[1:] else ""

@@ -35,19 +35,34 @@ _TEMPLATE = re.compile(r"\{\{-?\s*(?:[.$]?(?:Values)?[\w.]*?(\w+))?[^{}]*?\}\}")
 _FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,}).*$", re.MULTILINE)
 _ASSIGNED = re.compile(
     r"""^[ \t]*(?:export[ ]+|local[ ]+|declare[ ]+(?:-\w+[ ]+)*)?([A-Za-z_]\w*)(\+?)=
-    (\$\(\([^\n]*?\)\)|\([^()]*\)|"(?:[^"\\]|\\.)*"|'[^']*'|[^\s;"'()#]*)[ \t]*;?""",
+    (\$\(\([^\n]*?\)\)+|\([^()]*\)|"(?:[^"\\]|\\.)*"|'[^']*'|[^\s;"'()#]*)[ \t]*;?""",
     re.MULTILINE | re.VERBOSE,
 )
 _VARIABLE = re.compile(
-    r"\$\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_]\w*)",
+    r"\$\{([A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_]\w*)",
 )
-_SUM = re.compile(r"\$\(\(([\w\s+*/()$-]{1,100})\)\)")
+_SUM = re.compile(r"\$\(\(([\w\s+*/%()$-]{1,100})\)\)")
+_SET = re.compile(r"[A-Za-z_]\w*\+?=(?:\(|-)")  # a variable set to options: no command
+_OF_SHELL = re.compile(r"\s*(?:/bin/)?(?:ba|z)?sh\s+-\w*c\s+(['\"])(.*)\1\s*", re.DOTALL)
+_GIVEN = re.compile(r"\$(?:[@*]|(\w+)|\{(\w+)\})")  # what another variable, or who starts it, says
+_CONTINUED = re.compile(r"[ \t]*\\[ \t]*\n[ \t]*")  # a line that goes on: some leave a blank behind
+_OPTIONS = re.compile(r"(?<=[^\s>])[ \t]*\n[ \t]+(?=--?[A-Za-z][\w-]*(?:[ =\n]|$))")
+_OF_SLURM = re.compile(r"^#SBATCH[ \t]+--([a-z-]+)[ =](\S+)", re.MULTILINE)
+# Variables that Slurm sets, with the options of a script that say the same.
+SLURM = {
+    **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "nodes"),
+    "SLURM_GPUS_PER_NODE": "gpus-per-node",
+    "SLURM_GPUS_ON_NODE": "gpus-per-node",
+    "SLURM_NTASKS": "ntasks",
+    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+}
 _AFTER = re.compile(r"(?<=\s)#\s[^\n\"']*$", re.MULTILINE)  # a comment at a line's end
 _SUMS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
 }
 UNSET = "$"  # what a value begins with that the text does not say
 
@@ -125,24 +140,94 @@ def _yaml(content: str) -> Any:
 def _commands(text: Text) -> tuple[tuple[str, ...], ...]:
     containers = _containers(_documents(text.content)) if "image" in text.content else []
     found = [command for each in containers for command in _of_container(each)]
-    return tuple(found[:MAX_COMMANDS]) or _script(text.content, {})
+    return tuple(found[:MAX_COMMANDS]) or (*_of_python(text.content), *_script(text.content, {}))
+
+
+def _of_python(content: str) -> list[tuple[str, ...]]:
+    """Commands that a module of Python has as lists of words, each alone and those of one function
+    together; what is no constant is a variable that nobody sets."""
+    if "--" not in content:
+        return []
+    tree, found = module(content), []
+    scopes = [tree, *(each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef))]
+    for scope in scopes[:MAX_COMMANDS]:
+        lists = [
+            tuple(_literal(word) for word in each.elts)
+            for each in ast.walk(scope)
+            if isinstance(each, (ast.List, ast.Tuple))
+        ]
+        lists = [words for words in lists if any(word.startswith("-") for word in words)]
+        programs = [words for words in lists if not words[0].startswith("-")]
+        found += lists
+        if len(programs) == 1 and lists[1:] and scope is not tree:
+            found.append((*programs[0], *(w for ws in lists if ws is not programs[0] for w in ws)))
+    return found[:MAX_COMMANDS]
+
+
+def _literal(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    inner = node.args[0] if isinstance(node, ast.Call) and len(node.args) == 1 else node  # str(x)
+    return f"{UNSET}{re.sub(r'[^A-Za-z0-9_.]', '', ast.unparse(inner))[:40]}"
+
+
+def _own_lines(assigned: re.Match[str]) -> str:
+    """What is left of an assignment once lists of words over several lines are taken out, of which
+    none is a command."""
+    return "" if assigned[3][:1] == "(" or "\n" in assigned[3] else assigned[0]
+
+
+def _unsaid(value: str, variables: Mapping[str, Any]) -> bool:
+    """Whether a value is a variable that the script does not set."""
+    found = _GIVEN.fullmatch(value)
+    return found is not None and (found[1] or found[2] or "") not in variables
+
+
+def several(text: Text) -> dict[str, tuple[str, ...]]:
+    """Options of a script's commands whose value is a variable that it sets to several values, a
+    branch each: nobody knows which is taken. Of variables that hold options, their names."""
+    content = _continued(text.content)
+    found: dict[str, dict[str, None]] = {}
+    for name, more, value in _ASSIGNED.findall(content):
+        plain = re.sub(r"\s+", " ", value.strip("\"'")).strip()
+        if more or re.search(rf"\$\{{?{name}\b", value):
+            found[name] = {}
+        elif plain and "$" not in plain:
+            found.setdefault(name, {})[plain] = None
+    options: dict[str, tuple[str, ...]] = {}
+    for name, values in found.items():
+        if len(values) < 2:
+            continue
+        uses = re.findall(rf"(?<=\s)(--[A-Za-z][\w-]*)[ =][\"']?\$\{{?{name}\b", content)
+        options |= {option: tuple(values) for option in uses}
+        if all(value.startswith("-") for value in values):
+            options[name] = tuple(values)
+    return options
+
+
+def _continued(content: str) -> str:
+    """A script without comments, each command on one line."""
+    content = _COMMENT.sub("", _FENCE.sub("\n", content)).replace("\r\n", "\n")
+    return _OPTIONS.sub(" ", _CONTINUED.sub(" ", _AFTER.sub("", content)))
 
 
 def _script(content: str, given: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """The commands of a script, with the variables that it sets itself and those that are given."""
-    content = _COMMENT.sub("", _FENCE.sub("\n", content)).replace("\\\r\n", "\\\n")
-    content = _AFTER.sub("", content)
-    content = re.sub(r"[ \t]*\\\n[ \t]*", " ", content)
-    variables = dict(given)
+    content = _continued(content)
+    asked = dict(_OF_SLURM.findall(content))
+    variables = {name: asked[option] for name, option in SLURM.items() if option in asked}
+    variables |= given
     for name, more, value in _ASSIGNED.findall(content):
         value = re.sub(r"\s+", " ", value[1:-1] if value[:1] in ('"', "'", "(") else value)
+        if variables.get(name) and _unsaid(value, variables):
+            continue  # what is taken where nobody gives another
         if own := re.fullmatch(rf"\$\{{{name}:?[-=](.*)\}}", value):  # X="${X:-otherwise}"
             value = own[1]
         before = re.search(rf"\$\{{?{name}\b(\[@\])?\}}?", value)
         if before and name in variables:  # X="$X more"
             value = value.replace(before[0], variables[name])
         variables[name] = f"{variables.get(name, '')} {value}" if more else value
-    lines = _split(_expanded(content, variables))
+    lines = _split(_expanded(_ASSIGNED.sub(_own_lines, content), variables))
     arrays = [
         tuple(_words(_expanded(value, variables)))
         for value in variables.values()
@@ -184,7 +269,8 @@ def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
             # Kubernetes writes a variable as $(NAME), compose files a sign of the shell as $$.
             text = re.sub(r"\$\((\w+)\)", r"${\1}", str(each)).replace("$$", "$")
             if "\n" in text.strip():
-                scripts.append(text)
+                inner_of = _OF_SHELL.fullmatch(text)
+                scripts.append(inner_of[2] if inner_of else text)
             elif isinstance(said, list):
                 words += _inner(_expanded(text, variables))
             else:
@@ -223,11 +309,25 @@ def _expanded(content: str, variables: Mapping[str, str]) -> str:
             return re.sub(r"\s", "", found[0])
 
     for _ in range(4):
-        put = _SUM.sub(total, _VARIABLE.sub(value, content))
+        put = _sums(_VARIABLE.sub(value, content), total)
         if put == content or len(put) > 10 * MAX_CHARACTERS:
             break
         content = put
     return content
+
+
+def _sums(content: str, total: Callable[[re.Match[str]], str]) -> str:
+    """A script with the sums in it worked out, each to the bracket that closes it."""
+    pieces = content.split("$((")
+    found = pieces[:1]
+    for piece in pieces[1:]:
+        depth, end = 2, 0
+        while depth and end < len(piece):
+            depth += {"(": 1, ")": -1}.get(piece[end], 0)
+            end += 1
+        whole = f"$(({piece[:end]}"
+        found += [_SUM.sub(total, whole) if _SUM.fullmatch(whole) else whole, piece[end:]]
+    return "".join(found)
 
 
 def module(content: str) -> ast.Module:
@@ -262,7 +362,7 @@ def _split(content: str) -> list[tuple[str, ...]]:
             else:
                 words.append(word)
         found.append(tuple(words))
-    return [words for words in found if words]
+    return [words for words in found if words and not _SET.match(words[0])]
 
 
 def _words(line: str) -> list[str]:

@@ -52,6 +52,8 @@ MARKS = {
     "gradient_accumulation_steps",
     "gradient_checkpointing",
     "finetuning_type",
+    "num_train_epochs",
+    "max_seq_length",
 }
 # Keys that one program alone has, or that its files say all but always.
 AXOLOTL, FACTORY, TRL, SWIFT = "axolotl", "LLaMA-Factory", "TRL", "ms-swift"
@@ -401,7 +403,7 @@ def _sharded(keys: Keys, draft: Draft) -> None:
         deepspeed.read(given, draft)
     elif given is not None:
         draft.put("train.framework", "deepspeed", "deepspeed", given)
-        draft.wants.append(str(given))
+        draft.wants[str(given)] = "DeepSpeed"
         if stage := re.search(r"(?:zero|stage|z)[-_]?([0-3])", str(given).lower()):
             draft.put("train.zero", int(stage[1]), "the name of DeepSpeed's file", given)
     fsdp, config = keys.take("fsdp"), keys.take("fsdp_config")
@@ -411,7 +413,7 @@ def _sharded(keys: Keys, draft: Draft) -> None:
             inner["version"] = keys.take("fsdp_version")
         accelerate.shards(Keys(inner), " ".join(names(fsdp)) if fsdp else "", draft)
         if isinstance(config, str):
-            draft.wants.append(config)
+            draft.wants[config] = "Accelerate"
     if "train.framework" not in draft.fields:
         draft.put("train.framework", "pytorch", "neither DeepSpeed nor FSDP is named")
         draft.put("train.zero", 0, "neither DeepSpeed nor FSDP is named")

@@ -1,0 +1,66 @@
+"""GPUs: the preset that a file asks for by name, of a scheduler, a cluster or a cloud."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from memcore.models import catalog
+
+# Where files name a GPU: Slurm's options, Kubernetes' labels, SkyPilot, dstack and Modal.
+PLACES = tuple(
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (
+        r"(--gres)[= ]['\"]?\S*?gpu:([A-Za-z][\w.-]*)",
+        r"(--gpus(?:-per-(?:node|task))?)[= ]['\"]?([A-Za-z][\w.-]*):\d",
+        r"([\w./-]*(?:gke-accelerator|gpu\.product|instance-gpu-name))['\"]?\s*:\s*['\"]?([\w.-]+)",
+        r"^\s*(accelerators|gpu):\s*['\"{]*\s*([A-Za-z][\w.-]*)",
+        r"\b(gpu)\s*=\s*['\"]([A-Za-z][\w.-]*)(?::\d+)?['\"]",
+        r"(--constraint)[= ]['\"]?([A-Za-z][\w.-]*)",
+    )
+)
+FORMS = {"sxm", "pcie", "nvl"}
+SIZE = re.compile(r"\d+gb")
+
+
+def asked(content: str) -> tuple[str, str, str]:
+    """What a text says of the GPU: the key, what it says, and the preset; three '' where it says
+    nothing that has one."""
+    for place in PLACES:
+        for key, said in place.findall(content):
+            if found := preset(said):
+                return key, said, found
+    return "", "", ""
+
+
+def preset(name: str) -> str:
+    """The accelerator that a name means, or ''. Of several memories that it leaves open it is the
+    smallest, since what fits there fits the others too; of forms the SXM one."""
+    said = _parts(name)
+    sizes = {part for part in said if SIZE.fullmatch(part)}
+    fitting = [
+        (len(chip), -memory, "sxm" in forms, one)
+        for one, chip, forms, memory in _known()
+        if chip <= said and said & FORMS <= forms and sizes <= {f"{memory}gb"}
+    ]
+    return max(fitting)[-1] if fitting else ""
+
+
+def _parts(name: str) -> frozenset[str]:
+    """The parts of a name that tell GPUs apart: of NVIDIA-A100-SXM4-80GB a100, sxm and 80gb."""
+    plain = re.sub(r"(sxm)\d", r"\1", name.lower())
+    plain = re.sub(r"(\d+)[-_ ]?gi?b", r"\1gb", plain)
+    plain = re.sub(r"(?<![a-z])(rtx|gtx|mi|tpu)[-_ ]?(?=\d)", r"\1-", plain)
+    return frozenset(part for part in re.split(r"[^a-z0-9]+", plain) if part)
+
+
+@functools.cache
+def _known() -> tuple[tuple[str, frozenset[str], frozenset[str], int], ...]:
+    """Each accelerator with the parts of its chip's name, its form, and its memory in GB."""
+    found = []
+    for one in catalog.gpu_names():
+        parts = _parts(one)
+        size = next(part for part in parts if SIZE.fullmatch(part))
+        rest = parts - {size} - FORMS - {"500w"}
+        found.append((one, rest, parts & FORMS, int(size[:-2])))
+    return tuple(found)

@@ -14,7 +14,7 @@ PLACES = tuple(
         r"(--gres)[= ]['\"]?\S*?gpu:([A-Za-z][\w.-]*)",
         r"(--gpus(?:-per-(?:node|task))?)[= ]['\"]?([A-Za-z][\w.-]*):\d",
         r"([\w./-]*(?:gke-accelerator|gpu\.product|instance-gpu-name))['\"]?\s*:\s*['\"]?([\w.-]+)",
-        r"^\s*(accelerators|gpu):\s*['\"{]*\s*([A-Za-z][\w.-]*)",
+        r"^\s*(accelerators|accelerator_type|gpu):\s*['\"{]*\s*([A-Za-z][\w.-]*)",
         r"\b(gpu)\s*=\s*['\"]([A-Za-z][\w.-]*)(?::\d+)?['\"]",
         r"(--constraint)[= ]['\"]?([A-Za-z][\w.-]*)",
     )

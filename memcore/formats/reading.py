@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
@@ -44,7 +45,7 @@ from memcore.plan.link import nearest
 from memcore.plan.plan import Plan, get, put, resolve_model, value_text
 from memcore.plan.repair import issues_in
 from memcore.plan.rules import linear_layers
-from memcore.words.engines import ENGINES
+from memcore.words.engines import ENGINES, LLAMA_CPP
 from memcore.words.training import FRAMEWORKS, NO_LAYER, listed
 
 # Documents: what to call them, whether one is of the kind, how it is read. The first that knows a
@@ -61,6 +62,7 @@ DOCUMENTS: tuple[Known, ...] = (
     ("ms-swift", swift.recognise, swift.read),
     ("Trainer", trainer.recognise, trainer.read),
     ("TensorRT-LLM", tensorrt.recognise, tensorrt.read),
+    ("SGLang", servers.of_sglang, servers.configured),
     ("vLLM", servers.configures, servers.configured),
 )
 MODEL = "config.json"
@@ -79,7 +81,7 @@ PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
 ADAPTER, LORA = "train.adapter", "lora"
 # What is started by a script's commands, whose variables it may set to several values.
-SCRIPTS = {*ENGINES, "Trainer", "Megatron", "verl", "OpenRLHF", "ms-swift"}
+SCRIPTS = {*ENGINES, "TGI", "LMDeploy", "Trainer", "Megatron", "verl", "OpenRLHF", "ms-swift"}
 MOST = 6  # variables told of, and values of each
 Reader = tuple[int, str, Callable[[Draft], None]]
 KNOWN = (
@@ -207,7 +209,12 @@ def read_files(
     ]
     said = tuple(draft.said)
     left, unread = tuple(draft.left), tuple(dict.fromkeys(draft.unread))
-    wants = tuple(name for name, kind in draft.wants.items() if kind not in kinds.values())
+    given = {*kinds.values(), *(PurePath(name).name for name in kinds)}
+    wants = tuple(
+        name
+        for name, kind in draft.wants.items()
+        if kind not in given and PurePath(name).name not in given
+    )
     return Found(
         plan,
         kinds,
@@ -280,9 +287,13 @@ def _reader(text: Text) -> Reader:
         return last, "torchtitan", functools.partial(registry.read, text.content)
     if recipes.jobs(text.content):
         return last, "NeMo", functools.partial(recipes.read, text.content)
+    if servers.presets(text.content):
+        return last, LLAMA_CPP, functools.partial(servers.of_presets, text.content)
+    if own := servers.called(text.content):
+        return last, own[0].label, functools.partial(servers.told, *own)
     found = text.commands
     if started := servers.recognise(found):
-        return last, started[0].engine, functools.partial(servers.read, *started)
+        return last, started[0].label, functools.partial(_serves, found, *started)
     for name, recognised, reads in (
         ("verl", verl.starts, verl.launched),
         ("OpenRLHF", openrlhf.starts, openrlhf.launched),
@@ -291,12 +302,14 @@ def _reader(text: Text) -> Reader:
         ("Trainer", _trains, _trainer),
     ):
         whole = next((c for c in found if recognised(c)), None)
+        more = {c for c in found if recognised(c) and c != whole and c[0][:1] != "-"}
         joined = tuple(word for command in found for word in command)
         if whole or recognised(joined):
-            return last, name, functools.partial(_launched, found, reads, whole or joined)
+            read = functools.partial(_launched, found, reads, whole or joined, len(more))
+            return last, name, read
     if (ran_out := failure(text.content)) is not None:
         return last + 1, FAILURE, functools.partial(_failed, ran_out)
-    return last, "", functools.partial(_launched, found, _nothing, ())
+    return last, "", functools.partial(_launched, found, _nothing, (), 0)
 
 
 def _failed(ran_out: Failure, draft: Draft) -> None:
@@ -315,13 +328,29 @@ def _launched(
     commands: Sequence[Sequence[str]],
     reads: Callable[[Sequence[str], Draft], None],
     command: Sequence[str],
+    others: int,
     draft: Draft,
 ) -> None:
-    """A command that trains, and what starts its processes."""
+    """A command that trains, and what starts its processes. `others`: commands that train too."""
+    if others:
+        draft.leave("the command", f"is the first of {others + 1} that train; the others are not")
     for line in commands:
         launchers.read(line, draft)
     draft.ranks = draft.ranks or launchers.seen(commands)
     reads(command, draft)
+
+
+def _serves(
+    commands: Sequence[Sequence[str]],
+    server: servers.Server,
+    command: Sequence[str],
+    draft: Draft,
+) -> None:
+    """A command that starts a server; others are told."""
+    servers.read(server, command, draft)
+    if others := servers.others(commands, command):
+        named = ", ".join(shown(each)[1:-1] for each in dict.fromkeys(others))
+        draft.leave("the command", f"is one of {len(others) + 1} that serve; not read is {named}")
 
 
 def _nothing(command: Sequence[str], draft: Draft) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-from memcore.formats import trainer
+from memcore.formats import python, trainer
 from memcore.formats.found import Draft
 from memcore.formats.texts import module
 
@@ -36,14 +35,14 @@ def settings(content: str) -> dict[str, Any]:
     if "TrainingArg" not in content and "Config(" not in content:
         return {}
     tree = module(content)
-    constants = dict(_constants(tree))
+    constants = python.constants(tree)
     trained, beside = dict[str, Any](), dict[str, Any]()
     computed: list[str] = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func).rpartition(".")[2]
-        given = {k.arg: _value(k.value, constants) for k in node.keywords if k.arg}
+        given = {k.arg: python.value(k.value, constants) for k in node.keywords if k.arg}
         said = {NAMES.get(n, n): v for n, v in given.items() if v is not None}
         if TRAINS.search(called) or called in SETS_UP:
             computed += sorted(
@@ -53,7 +52,9 @@ def settings(content: str) -> dict[str, Any]:
             trained |= said | {"": called}
         elif called in SETS_UP:
             if called == "from_pretrained" and "Tokenizer" not in ast.unparse(node.func):
-                first = _value(node.args[0], constants) if node.args else said.get("model_name")
+                first = (
+                    python.value(node.args[0], constants) if node.args else said.get("model_name")
+                )
                 beside.setdefault(MODEL, first)
             beside |= {n: v for n, v in said.items() if n != "model_name"}
     return {**beside, **trained, COMPUTED: computed} if len(trained) > 1 else {}
@@ -64,6 +65,10 @@ def read(content: str, draft: Draft) -> None:
     said = settings(content)
     for key in dict.fromkeys(said.pop(COMPUTED)):
         draft.leave(key, "is computed in the file, so it is not read")
+    if "unsloth" in content and said.get("load_in_4bit"):
+        said.setdefault(trainer.DOUBLE, True)  # as its loader.py does
+    if re.search(r"^(?:from|import) unsloth", content, re.MULTILINE):
+        draft.leave("unsloth", "its own kernels are not planned: transformers' are")
     trl = not said.pop("").startswith("Training")
     trainer.read(said, draft, str, ("trl",) if trl else ())
 
@@ -73,30 +78,3 @@ def _asks(call: ast.Call, key: str) -> bool:
     return not any(
         each.arg == key and isinstance(each.value, ast.Constant) for each in call.keywords
     )
-
-
-def _constants(tree: ast.Module) -> Iterator[tuple[str, Any]]:
-    """Constants that the module gives a name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            value = _value(node.value, {})
-            if value is not None:
-                yield node.targets[0].id, value
-
-
-def _value(node: ast.expr, constants: Mapping[str, Any]) -> Any:
-    """A constant, what a name stands for, the last word of torch.bfloat16; None for all else."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name):
-        return constants.get(node.id)
-    if isinstance(node, ast.Attribute):
-        return node.attr if ast.unparse(node.value) == "torch" else None
-    if isinstance(node, (ast.List, ast.Tuple)):
-        found = [_value(each, constants) for each in node.elts]
-        return found if found and None not in found else None
-    if isinstance(node, ast.Dict):
-        keys = [_value(each, constants) if each else None for each in node.keys]
-        values = [_value(each, constants) for each in node.values]
-        return {k: v for k, v in zip(keys, values, strict=True) if isinstance(k, str)}
-    return None

@@ -1,4 +1,5 @@
-"""Servers: the commands that start vLLM, SGLang, TensorRT-LLM and llama.cpp, option by option.
+"""Servers: the commands that start vLLM, SGLang, TensorRT-LLM, llama.cpp, TGI and LMDeploy, option
+by option.
 
 Sources: vLLM's EngineArgs and CacheConfig, SGLang's ServerArgs
 (_handle_gpu_memory_settings), TensorRT-LLM 1.0's trtllm-serve, trtllm-build and LlmArgs,
@@ -7,6 +8,7 @@ llama.cpp's tools/server/README.md (2026).
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from memcore.errors import shown
-from memcore.formats import hub
+from memcore.formats import hub, python
 from memcore.formats.found import (
     Around,
     Draft,
@@ -28,7 +30,7 @@ from memcore.formats.found import (
     whole,
     word,
 )
-from memcore.formats.texts import options
+from memcore.formats.texts import UNSET, module, options
 from memcore.words.engines import ENGINES, LLAMA_CPP
 from memcore.words.stored import GGML
 
@@ -47,11 +49,17 @@ ALL_LAYERS = 99  # of a model, as people tell llama.cpp to put all of it on the 
 WEIGHTS = {
     **dict.fromkeys(("fp8", "modelopt", "modelopt_fp8", "w8a8_fp8"), "fp8"),
     **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round"), "int4"),
-    **dict.fromkeys(("bitsandbytes", "bnb"), "nf4-double"),
+    **dict.fromkeys(("bitsandbytes", "bnb", "bitsandbytes-nf4"), "nf4-double"),
     **dict.fromkeys(("modelopt_fp4", "nvfp4"), "nvfp4"),
     "mxfp4": "mxfp4",
     "w8a8_int8": "int8-linear",
 }
+# Options that SGLang has and vLLM has not, as its YAML has them; and what holds a model's name.
+OF_SGLANG = {"mem_fraction_static", "context_length", "chunked_prefill_size", "tp_size",
+             "max_running_requests", "pp_size"}  # fmt: skip
+SECTIONS = {"engine_args", "engine_kwargs", "vllm_config", "server_args", "vllm_engine_args"}
+NAMED = ("model_url", "model_path", "model", "model_id")
+MAX_DEPTH, MOST = 8, 200
 GUESSERS = {"eagle": "eagle", "eagle3": "eagle", "mtp": "mtp", "nextn": "mtp", "ngram": "none"}
 
 
@@ -65,6 +73,7 @@ class Server:
     fields    (field, how its value is read, the options that say it)
     more      what else its options say
     left      options that move memory or time, and that no plan says
+    other     the program's name, where no plan has its engine: the nearest is planned
     """
 
     engine: str
@@ -73,15 +82,53 @@ class Server:
     fields: tuple[tuple[Any, ...], ...]
     more: Callable[[Keys, Draft], None]
     left: Mapping[str, str]
+    other: str = ""
+
+    @property
+    def label(self) -> str:
+        """What the program is called."""
+        return self.other or self.engine
 
 
 def recognise(commands: Sequence[Sequence[str]]) -> tuple[Server, Sequence[str]] | None:
     """The command, of several, that starts a server, and its engine. A page has many that look like
     one: that which says most counts, and one whose model has a preset before others."""
-    found = [
+    found = _started(commands)
+    return max(found, key=_says, default=None)
+
+
+def others(commands: Sequence[Sequence[str]], chosen: Sequence[str]) -> list[str]:
+    """Models of the other servers that a text starts."""
+    found = []
+    for server, command in _started(commands):
+        trial = Draft()
+        read(server, command, trial)
+        if trial.model.strip(".") and not set(command) <= set(chosen):
+            found.append(trial.model)
+    return found
+
+
+def _started(commands: Sequence[Sequence[str]]) -> list[tuple[Server, Sequence[str]]]:
+    return [
         (server, c) for c in commands for server in SERVERS if server.program.search(" ".join(c))
     ]
-    return max(found, key=_says, default=None)
+
+
+def _own(server: Server, command: Sequence[str]) -> Sequence[str]:
+    """A command from its program on: before it stand the options of a shell or of a container."""
+    starts = [
+        at
+        for at in range(len(command))
+        if (found := server.program.search(" ".join(command[at : at + 2])))
+        and found.start() < len(command[at])
+    ]
+    value = re.compile(r"--?\w[\w-]*$")  # an option, whose value the next word may be
+    free = [
+        at
+        for at in starts
+        if not at or not value.match(command[at - 1]) or re.match(r"-\w*[cm]$", command[at - 1])
+    ]
+    return command[max(free) if free else starts[0] :] if starts else command
 
 
 def _says(started: tuple[Server, Sequence[str]]) -> tuple[bool, bool, int]:
@@ -92,13 +139,52 @@ def _says(started: tuple[Server, Sequence[str]]) -> tuple[bool, bool, int]:
 
 def configures(values: Mapping[str, Any]) -> bool:
     """Whether a document is what `vllm serve --config` takes: its options, without dashes."""
-    known = {option for _, _, *named in SERVERS[0].fields for option in named if "_" in option}
-    return len(known & _options(values).keys()) >= 2
+    return _configured(values) is not None
+
+
+def of_sglang(values: Mapping[str, Any]) -> bool:
+    """Whether a document is what `sglang.launch_server --config` takes."""
+    found = _configured(values)
+    return found is not None and found[0].engine == "sglang"
 
 
 def configured(values: Mapping[str, Any], draft: Draft) -> None:
     """What such a document says."""
-    told(SERVERS[0], _options(values), draft)
+    if (found := _configured(values)) is not None:
+        told(*found, draft)
+
+
+def _configured(values: Mapping[str, Any]) -> tuple[Server, dict[str, Any]] | None:
+    """The engine whose options a document has, and those: by themselves, or as deep in it as files
+    of Ray Serve and of vLLM's production stack have them."""
+    level: list[tuple[Any, dict[str, Any]]] = [(values, {})]
+    within = {id(values)}  # what may hold options: the document itself, and sections for them
+    for _ in range(MAX_DEPTH):
+        below: list[tuple[Any, dict[str, Any]]] = []
+        for each, around in level:
+            if isinstance(each, Mapping):
+                own = _options(each)
+                within |= {id(inner) for name, inner in own.items() if name in SECTIONS}
+                for server in (SERVERS[1], SERVERS[0]) if id(each) in within else ():
+                    known = {o for _, _, *named in server.fields for o in named if "_" in o}
+                    marks = known & own.keys()
+                    if server.engine == "sglang":
+                        marks &= OF_SGLANG
+                    if len(marks) >= 2:
+                        extra = own.pop("extra_args", None)
+                        more = options(map(str, extra))[1] if isinstance(extra, list) else {}
+                        return server, {**around, **own, **more}
+                loads = own.get("model_loading_config")
+                named = [own.get(name) for name in NAMED]
+                if isinstance(loads, Mapping):
+                    named = [loads.get("model_source"), loads.get("model_id"), *named]
+                model = next((name for name in named if isinstance(name, str)), None)
+                here = around | {"model": model} if model else around
+                below += [(inner, here) for inner in each.values()]
+            elif isinstance(each, list):
+                below += [(inner, around) for inner in each]
+        level = below[:MOST]
+    return None
 
 
 def told(server: Server, values: Mapping[str, Any], draft: Draft) -> None:
@@ -107,18 +193,23 @@ def told(server: Server, values: Mapping[str, Any], draft: Draft) -> None:
 
 
 def _options(values: Mapping[str, Any]) -> dict[str, Any]:
-    inner = values.get("engine_args")
-    values = inner if isinstance(inner, Mapping) else values
-    return {name.replace("-", "_"): value for name, value in values.items()}
+    """A document's keys as options have them: max-model-len, maxModelLen."""
+    return {
+        re.sub(r"(?<=[a-z])([A-Z])", r"_\1", str(name)).replace("-", "_").lower(): value
+        for name, value in values.items()
+    }
 
 
 def read(server: Server, command: Sequence[str], draft: Draft) -> None:
     """What the command says."""
-    _read(server, Keys(options(command)[1], hyphened), _served(command), draft)
+    own = _own(server, command)
+    _read(server, Keys(options(own)[1], hyphened), _served(own), draft)
 
 
 def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
-    draft.put("serve.engine", server.engine, f"the command of {server.engine}")
+    draft.put("serve.engine", server.engine, f"the command of {server.label}")
+    if server.other:
+        draft.leave(server.other, f"its own engine is not planned: {server.engine}'s is")
     draft.model = draft.model or str(keys.one(*server.model) or model)
     for path, how, *named in server.fields:
         draft.read(keys, path, how, *named)
@@ -160,11 +251,88 @@ def _shared_out(keys: Keys, draft: Draft) -> int:
     return int(tp * pp * (1 if apart else max(1, copies)))
 
 
+# Calls of Python that start an engine in the program itself, with what is imported for them.
+CALLS = {
+    "vllm": {"LLM", "EngineArgs", "AsyncEngineArgs"},
+    "sglang": {"Engine", "ServerArgs"},
+    "tensorrt_llm": {"LLM"},
+    "lmdeploy": {"pipeline", "TurbomindEngineConfig", "PytorchEngineConfig"},
+}
+BESIDE = {"KvCacheConfig", "SpeculativeConfig", *CALLS["lmdeploy"]}  # whose values are the engine's
+LABELS = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "tensorrt_llm": "tensorrt-llm",
+    "lmdeploy": "LMDeploy",
+}
+
+
+def called(content: str) -> tuple[Server, dict[str, Any]] | None:
+    """The engine that a module of Python starts by a call, and what the call says."""
+    imported = re.findall(r"^\s*(?:from|import)\s+(\w+)", content, re.MULTILINE)
+    name = next((each for each in CALLS if each in imported), "")
+    if not name:
+        return None
+    tree, found = module(content), dict[str, Any]()
+    constants = python.constants(tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        function = ast.unparse(node.func).rpartition(".")[2]
+        if function in CALLS[name] and node.args:
+            found.setdefault("model", python.value(node.args[0], constants))
+        if function in CALLS[name] | BESIDE:
+            for each in node.keywords:
+                if each.arg:
+                    said = python.value(each.value, constants)
+                    unset = None if isinstance(each.value, ast.Call) else f"{UNSET}{each.arg}"
+                    found[each.arg] = unset if said is None and not _none(each.value) else said
+    server = next(each for each in SERVERS if each.label == LABELS.get(name, name))
+    return (server, found) if any(found.values()) else None
+
+
+def _none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant)
+
+
+PRESET = re.compile(r"^\[([^\]\n]+)\][ \t]*$", re.MULTILINE)
+SETTING = re.compile(r"^([A-Za-z][\w.-]*)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+
+
+def presets(content: str) -> dict[str, dict[str, Any]]:
+    """The models of an INI file as `llama-server --models-preset` takes it, by name, each with the
+    options that its section and [*] have; {} where it is none."""
+    parts = PRESET.split(content)
+    sections = {
+        name: {key.replace("-", "_"): text for key, text in SETTING.findall(body)}
+        for name, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    shared = sections.pop("*", {})
+    named = {"m", "model", "hf", "hf_repo"}
+    if not any(named & each.keys() for each in sections.values()):
+        return {}
+    known = {"ctx_size", "c", "n_gpu_layers", "ngl", "ubatch_size", "cache_type_k", "parallel"}
+    if not known & {key for each in (shared, *sections.values()) for key in each}:
+        return {}
+    return {name: shared | each for name, each in sections.items() if named & each.keys()}
+
+
+def of_presets(content: str, draft: Draft) -> None:
+    """The first model of such a file; the others are told."""
+    found = presets(content)
+    name, *more = found
+    _read(next(s for s in SERVERS if s.engine == LLAMA_CPP), Keys(found[name], hyphened), "", draft)
+    if more:
+        draft.leave(
+            f"[{name}]", f"is the model that is read; the file has others: {', '.join(more)}"
+        )
+
+
 def _served(command: Sequence[str]) -> str:
     """The word after 'serve': `vllm serve MODEL`, `trtllm-serve serve MODEL`."""
-    starts = ("serve", "trtllm-serve")
+    starts = ("serve", "trtllm-serve", "api_server")
     after = [b for a, b in pairwise(command) if a in starts and not b.startswith("-")]
-    return next((word for word in after if word != "serve"), "")
+    return next((word for word in after if word not in starts), "")
 
 
 def _drafts(draft: Draft, method: Any, model: Any, tokens: Any) -> None:
@@ -192,16 +360,31 @@ def _vllm(keys: Keys, draft: Draft) -> None:
     on = keys.one("enable_chunked_prefill") is None or keys.on("enable_chunked_prefill")
     chunked = on and not keys.on("no_enable_chunked_prefill")
     draft.put("serve.prefill", "chunked" if chunked else "whole", "chunked prefill, on by default")
-    keys.take("m")  # python -m
     text = keys.take("speculative_config")
-    if text is not None:
+    if text is not None or any(key.startswith("speculative_config.") for key in keys.values):
         try:
-            given = json.loads(str(text).replace("'", '"'))
+            given = text if isinstance(text, Mapping) else json.loads(str(text).replace("'", '"'))
         except ValueError:
             given = {}
-        if isinstance(given, dict):
-            tokens = given.get("num_speculative_tokens")
-            _drafts(draft, given.get("method"), given.get("model"), tokens)
+        apart = {
+            key: keys.take(f"speculative_config.{key}")
+            for key in ("method", "model", "num_speculative_tokens")
+        }
+        if isinstance(given, Mapping):
+            said = {key: given.get(key, value) for key, value in apart.items()}
+            _drafts(draft, said["method"], said["model"], said["num_speculative_tokens"])
+    elif (model := keys.take("speculative_model")) is not None:  # of versions before 0.9
+        _drafts(draft, "ngram" if "ngram" in str(model) else "", model,
+                keys.take("num_speculative_tokens"))  # fmt: skip
+    _beside(keys, draft, "config")
+
+
+def _beside(keys: Keys, draft: Draft, *named: str) -> None:
+    """Files with more options, which a command names."""
+    for name in named:
+        file = keys.one(name)
+        if isinstance(file, str):
+            draft.wants[file] = "its options"
 
 
 def _sglang(keys: Keys, draft: Draft) -> None:
@@ -209,7 +392,7 @@ def _sglang(keys: Keys, draft: Draft) -> None:
         draft.put("serve.runtime", "eager", "--disable-cuda-graph", True)
     whole_prompts = str(keys.values.get("chunked_prefill_size")) == "-1"
     draft.put("serve.prefill", "whole" if whole_prompts else "chunked", "--chunked-prefill-size")
-    keys.take("m")  # python -m
+    _beside(keys, draft, "config")
     method = keys.take("speculative_algorithm")
     model = keys.take("speculative_draft_model_path", "speculative_draft_model")
     # With the token that is sure; in a chain of guesses one more than steps.
@@ -225,6 +408,7 @@ def _sglang(keys: Keys, draft: Draft) -> None:
 def _tensorrt(keys: Keys, draft: Draft) -> None:
     draft.put("serve.prefill", "chunked" if keys.on("enable_chunked_prefill") else "whole",
               "enable_chunked_prefill")  # fmt: skip
+    _beside(keys, draft, "extra_llm_api_options", "config")
     guess = keys.inner("speculative_config")
     method = guess.take("decoding_type")
     tokens = guess.take("num_nextn_predict_layers", "max_draft_len")
@@ -278,6 +462,28 @@ def _all_experts(draft: Draft, around: Around) -> None:
     draft.put("serve.cpu_moe_layers", around.model.layers, "--cpu-moe", True)
 
 
+def _tgi(keys: Keys, draft: Draft) -> None:
+    keys.take("sharded")
+    draft.put("serve.prefill", "whole", "its prompts are read whole")
+    prompt, total = (
+        draft.count(keys, *named)
+        for named in (("max_input_tokens", "max_input_length"), ("max_total_tokens",))
+    )
+    if prompt and prompt < total:
+        draft.put("serve.prompt_len", prompt, "--max-input-tokens")
+        draft.put("serve.output_len", total - prompt, "--max-total-tokens", total)
+
+
+def _lmdeploy(keys: Keys, draft: Draft) -> None:
+    draft.put("serve.prefill", "chunked", "its prompts are read in pieces")
+    bits = keys.one("quant_policy")
+    if str(bits) in QUANT_POLICIES:
+        draft.put("serve.kv_dtype", QUANT_POLICIES[str(bits)], "--quant-policy", bits)
+
+
+QUANT_POLICIES = {"4": "int4", "8": "int8"}
+
+
 def _chunk(value: Any) -> int:
     if whole(value) < 1:
         raise UnsaidError("reads prompts whole")
@@ -300,7 +506,6 @@ NOT_PLANNED = {
     "mem_fraction*": "is not planned",
     "enable_hierarchical_cache": "a cache in host memory is not planned",
     "host_cache_size": "a cache in host memory is not planned",
-    "cuda_graph_max_bs": "graphs are those of the engine's default",
     "max_lora*": "adapters of a server are not planned",
     "lora_*": "adapters of a server are not planned",
     "num_gpu_blocks_override": "the cache takes what is left here",
@@ -325,12 +530,35 @@ NOT_PLANNED = {
     "moe_a2a_backend": "how experts exchange tokens is not read: set serve.moe_backend",
     "torchao_config": "has no word in a plan; give the model's config.json",
     "swa_full_tokens_ratio": "both caches take what their layers need here",
+    "json_model_override_args": "changes to the model's config; give the config.json as it is then",
+    "rope_scaling": "changes to the model's config; give the config.json as it is then",
+    "mamba_full_memory_ratio": "states take what their layers need here",
+    "max_mamba_cache_size": "states take what their layers need here",
+    **dict.fromkeys(
+        ("compilation_config", "max_seq_len_to_capture", "cudagraph_*", "cuda_graph_*", "O*"),
+        "graphs are those of the engine's default",
+    ),
+    **dict.fromkeys(
+        ("enable_torch_compile", "torch_compile_config"), "kernels are the engine's own here"
+    ),
+    **dict.fromkeys(
+        ("enable_prefix_caching", "enable_radix_cache"),
+        "set serve.shared_prefix to the tokens that prompts share",
+    ),
+    "max_prefill_tokens": "a forward reads at most one chunk here",
+    "moe_dense_tp_size": "dense layers are cut as the others are",
+    "max_attention_window": "windows keep only what they see here",
+    "sparse_attention_config": "sparse attention of the engine is not planned",
+    "mm_processor_cache_gb": "images kept in host memory are not planned",
+    "language_model_only": "a tower of images that is not loaded is planned with the model",
+    "num_scheduler_steps": "several steps at once are not planned",
+    "calculate_kv_scales": "is not planned",
 }
 FREE = (
     *("kv_cache_free_gpu_memory_fraction", "kv_cache_free_gpu_mem_fraction"),
     "free_gpu_memory_fraction",
 )
-SERVERS = (
+SERVERS: tuple[Server, ...] = (
     Server(
         "vllm",
         re.compile(r"\bvllm serve\b|vllm\.entrypoints|vllm/vllm-openai|\bvllm-openai\b"),
@@ -413,6 +641,57 @@ SERVERS = (
             "ngld": "a draft model stands on the GPU here",
             "gpu_layers_draft": "a draft model stands on the GPU here",
         },
+    ),
+)
+SERVERS += (
+    Server(
+        "vllm",
+        re.compile(r"\btext-generation-launcher\b|text-generation-inference"),
+        ("model_id",),
+        (
+            ("serve.tp", positive, "num_shard"),
+            ("serve.max_seq_len", positive, "max_total_tokens"),
+            ("serve.max_batched_tokens", positive, "max_batch_prefill_tokens"),
+            ("serve.max_num_seqs", positive, "max_batch_size", "max_concurrent_requests"),
+            ("serve.memory_utilization", share, "cuda_memory_fraction"),
+            ("serve.kv_dtype", CACHE, "kv_cache_dtype"),
+            ("serve.weight_dtype", WEIGHT, "quantize"),
+            ("serve.weight_dtype", word(HALVES), "dtype"),
+        ),
+        _tgi,
+        {
+            "max_batch_total_tokens": "the cache takes what is left here",
+            "speculate": "guesses of Medusa's heads or of n-grams are not read",
+            "lora_adapters": "adapters of a server are not planned",
+            "cuda_graphs": "graphs are those of the engine's default",
+            "rope_*": NOT_PLANNED["rope_scaling"],
+        },
+        "TGI",
+    ),
+    Server(
+        "vllm",
+        re.compile(r"\blmdeploy\b"),
+        ("model", "model_path"),
+        (
+            ("serve.tp", positive, "tp"),
+            ("serve.max_seq_len", positive, "session_len"),
+            ("serve.max_num_seqs", positive, "max_batch_size"),
+            ("serve.max_batched_tokens", positive, "max_prefill_token_num"),
+            ("serve.block_size", positive, "cache_block_seq_len"),
+            ("serve.weight_dtype", WEIGHT, "model_format"),
+            ("serve.weight_dtype", word(HALVES), "dtype"),
+        ),
+        _lmdeploy,
+        {
+            "cache_max_entry_count": "is a share of what weights leave, and vLLM's of all: set "
+            "serve.memory_utilization",
+            "adapters": "adapters of a server are not planned",
+            "rope_scaling_factor": NOT_PLANNED["rope_scaling"],
+            "enable_prefix_caching": NOT_PLANNED["enable_prefix_caching"],
+            "num_tokens_per_iter": "a forward reads at most one chunk here",
+            **{name: why for name, why in NOT_PLANNED.items() if name == "hf_overrides"},
+        },
+        "LMDeploy",
     ),
 )
 TENSORRT = next(server for server in SERVERS if server.engine == "tensorrt-llm")

@@ -42,7 +42,7 @@ _VARIABLE = re.compile(
     r"\$\{([A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_]\w*)",
 )
 _SUM = re.compile(r"\$\(\(([\w\s+*/%()$-]{1,100})\)\)")
-_SET = re.compile(r"[A-Za-z_]\w*\+?=(?:\(|-)")  # a variable set to options: no command
+_SET = re.compile(r"[A-Za-z_]\w*\+?=(?:\(| ?-)")  # a variable set to options: no command
 _OF_SHELL = re.compile(r"\s*(?:/bin/)?(?:ba|z)?sh\s+-\w*c\s+(['\"])(.*)\1\s*", re.DOTALL)
 _GIVEN = re.compile(r"\$(?:[@*]|(\w+)|\{(\w+)\})")  # what another variable, or who starts it, says
 _CONTINUED = re.compile(r"[ \t]*\\[ \t]*\n[ \t]*")  # a line that goes on: some leave a blank behind
@@ -244,7 +244,8 @@ def _containers(documents: Sequence[Any]) -> list[Mapping[str, Any]]:
         below: list[Any] = []
         for each in level:
             if isinstance(each, Mapping):
-                if {"command", "args", "arguments", "entrypoint"} & each.keys():
+                runs = {"command", "args", "arguments", "entrypoint"} & each.keys()
+                if runs or ("image" in each and {"environment", "env"} & each.keys()):
                     found.append(each)
                 below += each.values()
             elif isinstance(each, list):
@@ -275,10 +276,30 @@ def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
                 words += _inner(_expanded(text, variables))
             else:
                 words += _words(_expanded(text, variables))
+    image = str(container.get("image", ""))
+    words += _of_environment(image, variables)
     others = shlex.join(words)  # which a script of `bash -c` has as its own
     inner = [re.sub(r'"?\$@"?', lambda _: others, text) for text in scripts]
     commands = [command for text in inner for command in _script(text, variables)]
-    return [*([(str(container.get("image", "")), *words)] if words else ()), *commands]
+    return [*([(image, *words)] if words else ()), *commands]
+
+
+def _of_environment(image: str, variables: Mapping[str, str]) -> list[str]:
+    """Options that an image takes from its environment, as words: all of TGI's have their own name
+    there, llama.cpp's one that begins with LLAMA_ARG_."""
+    found = []
+    for name, value in variables.items():
+        option = name.removeprefix("LLAMA_ARG_") if name.startswith("LLAMA_ARG_") else ""
+        if not option and "text-generation-inference" in image:
+            option = name
+        if option:
+            option = option.lower().replace("_", "-")
+            found += [f"--{OF_LLAMA.get(option, option)}", value]
+    return found
+
+
+# Options of llama.cpp's whose variables are called otherwise.
+OF_LLAMA = {"n-parallel": "parallel", "ubatch": "ubatch-size", "batch": "batch-size"}
 
 
 def _pairs(given: Any) -> Iterable[tuple[Any, Any]]:
@@ -362,7 +383,7 @@ def _split(content: str) -> list[tuple[str, ...]]:
             else:
                 words.append(word)
         found.append(tuple(words))
-    return [words for words in found if words and not _SET.match(words[0])]
+    return [words for words in found if words and not _SET.match(" ".join(words[:2]))]
 
 
 def _words(line: str) -> list[str]:

@@ -333,7 +333,7 @@ def _options(program: str, keys: Keys, draft: Draft) -> None:
         recomputes = not keys.on(off) and (said is None or keys.on(*RECOMPUTES))
         key = keys.named(*RECOMPUTES, off)
         draft.put("train.checkpointing", "full" if recomputes else "none", key, recomputes)
-        if "offload" in str(said):
+        if "offload" in str(said) or said == "unsloth":  # whose checkpoints rest in host memory
             draft.put("train.offload_activations", "cpu", key, said)
         if recomputes and program == AXOLOTL and keys.take("rl") is None:
             draft.otherwise("train.reentrant", True, "gradient_checkpointing_kwargs")

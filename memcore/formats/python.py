@@ -1,0 +1,99 @@
+"""Python: the constants of a module, which is read and never run."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+SUMS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+}
+SUPPORTED = ("is_bf16_supported", "is_bfloat16_supported")  # asked of the GPU, which has it
+READS = ("getenv", "get")  # of os and os.environ: a variable, or what stands beside it
+CONVERTS = ("int", "float", "str", "bool")
+
+
+def constants(tree: ast.Module) -> dict[str, Any]:
+    """Constants that the module gives a name, and after a dot those that an option has where
+    nobody says it."""
+    found: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            said = value(node.value, found)
+            if isinstance(target, ast.Name) and said is not None:
+                found[target.id] = said
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
+            names = [each.value for each in node.args if isinstance(each, ast.Constant)]
+            said = next((value(k.value, found) for k in node.keywords if k.arg == "default"), None)
+            if names and said is not None:
+                found["." + str(names[-1]).lstrip("-").replace("-", "_")] = said
+    return found
+
+
+def value(node: ast.expr, constants: Mapping[str, Any]) -> Any:
+    """A constant, what a name stands for, a sum of such, the last word of torch.bfloat16; None for
+    all else."""
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name():
+            return constants.get(node.id)
+        case ast.Attribute():
+            own = ast.unparse(node.value) == "torch"
+            return node.attr if own else constants.get(f".{node.attr}")
+        case ast.List() | ast.Tuple():
+            found = [value(each, constants) for each in node.elts]
+            return found if found and None not in found else None
+        case ast.Dict():
+            keys = [value(each, constants) if each else None for each in node.keys]
+            values = [value(each, constants) for each in node.values]
+            return {k: v for k, v in zip(keys, values, strict=True) if isinstance(k, str)}
+        case ast.UnaryOp():
+            inner = value(node.operand, constants)
+            if isinstance(node.op, ast.Not):
+                return None if inner is None else not inner
+            return -inner if _number(inner) and isinstance(node.op, ast.USub) else None
+        case ast.BinOp():
+            return _sum(node, constants)
+        case ast.Call():
+            return _called(node, constants)
+    return None
+
+
+def _number(found: Any) -> bool:
+    return isinstance(found, (int, float)) and not isinstance(found, bool)
+
+
+def _sum(node: ast.BinOp, constants: Mapping[str, Any]) -> Any:
+    left, right = value(node.left, constants), value(node.right, constants)
+    if type(node.op) not in SUMS or not (_number(left) and _number(right)):
+        return None
+    try:
+        return SUMS[type(node.op)](left, right)
+    except (ArithmeticError, ValueError):
+        return None
+
+
+def _called(node: ast.Call, constants: Mapping[str, Any]) -> Any:
+    name = ast.unparse(node.func)
+    last = name.rpartition(".")[2]
+    if last in SUPPORTED:
+        return True
+    if name == "dict":
+        return {k.arg: value(k.value, constants) for k in node.keywords if k.arg}
+    if last in READS and name.startswith("os.") and len(node.args) == 2:
+        return value(node.args[1], constants)
+    if name in CONVERTS and len(node.args) == 1:
+        inner = value(node.args[0], constants)
+        try:
+            return {"int": int, "float": float, "str": str, "bool": bool}[name](inner)
+        except (TypeError, ValueError, OverflowError):
+            return None
+    return None

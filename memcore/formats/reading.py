@@ -36,7 +36,7 @@ from memcore.formats import (
 )
 from memcore.formats.failures import Failure, failure
 from memcore.formats.found import Around, Draft, Said, underscored
-from memcore.formats.texts import Text, options, several
+from memcore.formats.texts import Text, adds, options, several
 from memcore.kept import kept
 from memcore.models import catalog
 from memcore.models.config import parse_config
@@ -302,7 +302,7 @@ def _reader(text: Text) -> Reader:
         ("Trainer", _trains, _trainer),
     ):
         whole = next((c for c in found if recognised(c)), None)
-        more = {c for c in found if recognised(c) and c != whole and c[0][:1] != "-"}
+        more = {c for c in found if whole and recognised(c) and c[0][:1] != "-" and adds(c, whole)}
         joined = tuple(word for command in found for word in command)
         if whole or recognised(joined):
             read = functools.partial(_launched, found, reads, whole or joined, len(more))
@@ -348,7 +348,7 @@ def _serves(
 ) -> None:
     """A command that starts a server; others are told."""
     servers.read(server, command, draft)
-    if others := servers.others(commands, command):
+    if others := servers.others(commands, command, draft):
         named = ", ".join(shown(each)[1:-1] for each in dict.fromkeys(others))
         draft.leave("the command", f"is one of {len(others) + 1} that serve; not read is {named}")
 

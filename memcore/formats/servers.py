@@ -30,7 +30,7 @@ from memcore.formats.found import (
     whole,
     word,
 )
-from memcore.formats.texts import UNSET, module, options
+from memcore.formats.texts import UNSET, adds, module, options
 from memcore.words.engines import ENGINES, LLAMA_CPP
 from memcore.words.stored import GGML
 
@@ -97,13 +97,14 @@ def recognise(commands: Sequence[Sequence[str]]) -> tuple[Server, Sequence[str]]
     return max(found, key=_says, default=None)
 
 
-def others(commands: Sequence[Sequence[str]], chosen: Sequence[str]) -> list[str]:
-    """Models of the other servers that a text starts."""
+def others(commands: Sequence[Sequence[str]], chosen: Sequence[str], draft: Draft) -> list[str]:
+    """Models of the other servers that a text starts, beside the one that a draft has."""
     found = []
     for server, command in _started(commands):
         trial = Draft()
         read(server, command, trial)
-        if trial.model.strip(".") and not set(command) <= set(chosen):
+        differs = adds(_own(server, command), chosen) or draft.model != trial.model
+        if trial.model.strip(".") and differs:
             found.append(trial.model)
     return found
 

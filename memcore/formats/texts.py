@@ -431,3 +431,9 @@ def options(words: Iterable[str]) -> tuple[list[str], dict[str, str | bool | lis
         else:
             plain.append(word)
     return plain, found
+
+
+def adds(command: Sequence[str], chosen: Sequence[str]) -> bool:
+    """Whether a command says an option otherwise than one that was chosen, or has one more."""
+    own, others = options(command)[1], options(chosen)[1]
+    return any(others.get(name) != value for name, value in own.items())

@@ -103,6 +103,12 @@ def read(command: Sequence[str], draft: Draft) -> None:
 
 
 def told(keys: Keys, draft: Draft) -> None:
+    """What Megatron's options say, and those of which nothing is made."""
+    arguments(keys, draft)
+    draft.end(keys, LEFT)
+
+
+def arguments(keys: Keys, draft: Draft) -> None:
     """What Megatron's options say."""
     for path, how, *named in (
         ("train.micro_batch", positive, "micro_batch_size", "batch_size"),
@@ -150,7 +156,6 @@ def told(keys: Keys, draft: Draft) -> None:
         draft.put("parallel.virtual_stages", all_of // stages // apart, key, apart)
     draft.batch = draft.batch or draft.count(keys, "global_batch_size")
     draft.config = draft.config or _config(keys, layers, draft)
-    draft.end(keys, LEFT)
 
 
 # Which linear layers each word of train.lora_targets has, as Megatron and NeMo 1 name them.

@@ -20,8 +20,9 @@ from memcore.formats.found import (
     whole,
     word,
 )
+from memcore.formats.methods import ALONE, PAIRS, SINGLE, paired
 from memcore.formats.texts import options
-from memcore.formats.trainer import ALONE, ATTENTION, PAIRS, SINGLE, paired
+from memcore.formats.trainer import ATTENTION
 
 MODULE = "openrlhf.cli.train_"
 # Today's names, and those of before.

@@ -362,7 +362,9 @@ def _trains(command: Sequence[str]) -> bool:
 
 
 def _trainer(command: Sequence[str], draft: Draft) -> None:
-    words, given = options(command)
+    starts = [at for at, word in enumerate(command) if word.endswith(".py")]
+    own = command[starts[0] :] if starts else command  # before it stand a launcher's own options
+    words, given = options(own)
     trainer.read(given, draft, underscored, words)
 
 
@@ -424,7 +426,8 @@ def _cluster(
         assumed.append(Issue("cluster.gpu", f"{cluster['gpu']}, since no file says which"))
     if not ranks:
         alone = draft.fields.get("train.framework", "pytorch") == "pytorch"
-        ranks = 1 if alone else _enough(draft, cluster["gpus"])
+        least = int(draft.fields.get("together.engine_tp", 1))
+        ranks = least if alone else _enough(draft, cluster["gpus"])
         assumed.append(Issue("cluster.gpus", f"{ranks}, since no file says how many"))
     cluster["gpus"] = ranks
     if not gpus and draft.nodes > 1 and ranks % draft.nodes == 0:

@@ -48,6 +48,8 @@ def settings(content: str) -> dict[str, Any]:
             computed += sorted(
                 name for name in DECIDE & given.keys() if given[name] is None and _asks(node, name)
             )
+        if called.endswith("Trainer") and isinstance(said.get("model"), str):
+            beside.setdefault(MODEL, said["model"])
         if TRAINS.search(called):
             trained |= said | {"": called}
         elif called in SETS_UP:
@@ -69,8 +71,9 @@ def read(content: str, draft: Draft) -> None:
         said.setdefault(trainer.DOUBLE, True)  # as its loader.py does
     if re.search(r"^(?:from|import) unsloth", content, re.MULTILINE):
         draft.leave("unsloth", "its own kernels are not planned: transformers' are")
-    trl = not said.pop("").startswith("Training")
-    trainer.read(said, draft, str, ("trl",) if trl else ())
+    called = said.pop("")
+    trl = () if called.startswith("Training") else ("trl", called)
+    trainer.read(said, draft, str, trl)
 
 
 def _asks(call: ast.Call, key: str) -> bool:

@@ -9,11 +9,12 @@ the summer of 2026.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from memcore.formats import accelerate, deepspeed
+from memcore.formats import accelerate, deepspeed, hub, megatron, methods
 from memcore.formats.found import (
     AUTO,
     Around,
@@ -27,7 +28,7 @@ from memcore.formats.found import (
     whole,
     word,
 )
-from memcore.words.training import ALL_LINEAR
+from memcore.words.training import ALL_LINEAR, LOWER
 
 BATCH = ("per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size")
 LENGTH = (
@@ -104,6 +105,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     },
 }
 DEFAULTS |= {program: DEFAULTS[""] | own for program, own in DEFAULTS.items() if program}
+TUNERS = ("lora", "qlora", "full", "freeze", "none", "")  # words of an adapter, or of none
 # Adapters: rank, dropout and targets of each; PEFT's own are a rank of 8 and no dropout.
 DOUBLE = "bnb_4bit_use_double_quant"
 ADAPTERS = {
@@ -142,18 +144,7 @@ HALVES = {
     **dict.fromkeys(("bfloat16", "bf16", "torch.bfloat16"), "bf16"),
     **dict.fromkeys(("float16", "fp16", "half", "torch.float16"), "fp16"),
 }
-BESIDE = "beside a frozen reference, which is not planned (of an adapter it is the model itself)"
-PAIRS = f"a pair is two sequences of plain fine-tuning here, {BESIDE}"
-ALONE = "a pair is two sequences of plain fine-tuning here"
-SINGLE = f"answers are sequences of plain fine-tuning here, {BESIDE}"
-# What is trained towards by pairs of answers or by single ones, and whether a reference stands
-# beside.
-PAIRED = {
-    **dict.fromkeys(("dpo", "ipo", "nca"), PAIRS),
-    **dict.fromkeys(("kto", "bco"), SINGLE),
-    **dict.fromkeys(("orpo", "simpo", "cpo", "rm", "reward"), ALONE),
-}
-SIMPO, DPO = ("gamma_beta_ratio", "simpo_gamma"), ("max_prompt_length", "beta", "pref_beta")
+CHANGED = "changes to the model's config; give the config.json as it is then"
 TOWER = "a tower of images is not planned with these keys: the language model is"
 # Keys that move memory or time, and that no plan says.
 LEFT = {
@@ -194,8 +185,6 @@ LEFT = {
     "reward_model*": "a reward model is not planned with these keys",
     "reward_model_path": "a reward model is not planned with these keys",
     "use_asft_loss": "a frozen reference is not planned",
-    "quantization_method": "quantization other than bitsandbytes' is not planned",
-    "quant_method": "quantization other than bitsandbytes' is not planned",
     "gptq": "GPTQ's frozen base is not planned",
     "quantize_moe_experts": "experts in 4 bits are not planned",
     "lora_*_kernel": "axolotl's fused adapters are not planned: PEFT's are",
@@ -223,7 +212,43 @@ LEFT = {
     "auto_find_batch_size": "the batch may shrink by itself",
     "per_device_eval_batch_size": "the peak of evaluation is not planned",
     "eval_batch_size": "the peak of evaluation is not planned",
-    "num_generations": "set together.rollouts to the prompts of a step times these",
+    "chunked_cross_entropy": "logits made in pieces by this key are not planned",
+    "dp_replicate_size": "copies of a group that shards are not read: set parallel.shard_group",
+    "tiled_mlp": "an MLP over pieces of a sequence is not planned",
+    "selective_checkpointing": "recomputation of some operations by this key is not planned",
+    "recompute_layer_types": "recomputation of some layers is not planned",
+    "spectrum_top_fraction": "weights frozen by name are not planned: all are trained here",
+    "model_quantization_config*": "quantization other than bitsandbytes' is not planned",
+    "nonexpert_quantization": "quantization other than bitsandbytes' is not planned",
+    "overrides_of_model_config": CHANGED,
+    "rope_scaling": CHANGED,
+    "mixture_of_depths": "tokens that skip layers are not planned",
+    "embeddings_skip_upcast": "set train.unquantized_dtype",
+    "upcast_layernorm": "set train.unquantized_dtype",
+    "upcast_lmhead_output": "set train.outputs",
+    "fp32_norms": "norms in fp32 beside other weights are not planned",
+    "peft_layers_to_transform": "adapters on some layers are not planned: all have them here",
+    "lora_rank_pattern": "one rank is planned for all adapters",
+    "use_mora": "MoRA is not planned: LoRA is",
+    "use_llama_pro": "layers that are added are not planned",
+    "use_adam_mini": "Adam-mini's states are not planned",
+    "kd_*": "a teacher beside the model is not planned",
+    "teacher_model*": "a teacher beside the model is not planned",
+    "use_hyper_parallel": "cutting over GPUs by this key is not read: set parallel.tp, pp or cp",
+    "flash_attn_fuse_mlp": "this kernel is not planned",
+    "use_v1_kernels": "kernels other than transformers' are not planned",
+    "use_liger_loss": "a loss in pieces is not planned for what is trained towards here",
+    "precompute_ref_log_probs": "the reference's pass is taken to be in each step",
+    "resize_vocab": "a vocabulary that grows is not planned",
+    "image_max_pixels": "set train.images and the tokens of a sequence for images of this size",
+    "video_max*": "frames of a video are not planned",
+    "torch_compile_mode": "graphs of a compiled model are not planned",
+    "ddp_bucket_cap_mb": "buckets of PyTorch's DDP have its own size here",
+    "optim_args": "what it tells the optimizer is not read",
+    "past_index": "states that are kept over steps are not planned",
+    "neftune_noise_alpha": "noise on the embeddings is not planned",
+    "generation_batch_size": "set together.rollouts to the sequences of a GPU",
+    "num_iterations": "a step has one pass over its rollouts here",
 }
 
 
@@ -241,10 +266,14 @@ def read(
     """What such a program is told. `form`: how its keys are written; `started`: the words of the
     command before its options."""
     keys = Keys(_flat(values), form)
+    started = tuple(started)
     model = keys.one(*MODEL)
     draft.model = draft.model or str(model or "")
     parts = {part for word in started for part in word.split("/")}
     program = next((TOOLS[part] for part in TOOLS if part in parts), _program(keys))
+    _plugins(keys)
+    if program == FACTORY:
+        _of_megatron(keys, draft)
     _attention(keys)
     _sum_of_lengths(keys, draft)
     for path, how, *named in (
@@ -263,14 +292,22 @@ def read(
     _options(program, keys, draft)
     _sharded(keys, draft)
     _precision(program, keys, draft, _adapter(program, keys, draft))
-    _method(keys, draft)
+    methods.read(keys, draft, started)
     _defaults(program, keys, draft)
     draft.end(keys, LEFT)
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a document, with those in its sections: LLaMA-Factory and others nest them."""
-    inner = ("training_arguments", "training_args", "model_args", "peft", "model", "training")
+    inner = (
+        "training_arguments",
+        "training_args",
+        "model_args",
+        "peft",
+        "model",
+        "training",
+        "trl",
+    )
     found: dict[str, Any] = {}
     for name in inner:
         if isinstance(values.get(name), Mapping):
@@ -295,6 +332,36 @@ def _defaults(program: str, keys: Keys, draft: Draft) -> None:
 def _workers(draft: Draft, around: Around) -> None:
     """axolotl's own loader, where nobody says one: a worker for each GPU of the machine."""
     draft.otherwise("train.loader_workers", around.gpus_per_node, "dataloader_num_workers")
+
+
+def _plugins(keys: Keys) -> None:
+    """axolotl's plugins, of which one does what its key says where nobody says the key."""
+    if "CutCrossEntropy" in str(keys.take("plugins")):
+        keys.values.setdefault("cut_cross_entropy", True)
+
+
+# Megatron's options in a file of LLaMA-Factory's, which runs it then.
+OF_MEGATRON = ("tensor", "pipeline", "expert")
+AS_MEGATRON = {
+    "cutoff_len": "seq_length",
+    "per_device_train_batch_size": "micro_batch_size",
+    "optim": "",
+    "flash_attn": "",
+}
+
+
+def _of_megatron(keys: Keys, draft: Draft) -> None:
+    """Megatron's options, if a file has them."""
+    marks = {f"{cut}_model_parallel_size" for cut in OF_MEGATRON} & keys.values.keys()
+    if not (marks or keys.on("use_mca") or keys.on("use_megatron_bridge")):
+        return
+    given = {AS_MEGATRON.get(name, name): value for name, value in keys.values.items()}
+    given = {name: value for name, value in given.items() if name and name not in keys.taken}
+    own = Keys({"use_distributed_optimizer": True, "bf16": True} | given)
+    megatron.arguments(own, draft)
+    if str(keys.values.get("finetuning_type", "lora")) == "lora":
+        draft.put("train.adapter_dtype", "base", "its adapters", "as the weights")
+    keys.taken |= own.taken | {"use_mca", "use_megatron_bridge"}
 
 
 def _attention(keys: Keys) -> None:
@@ -364,9 +431,20 @@ def _adapter(program: str, keys: Keys, draft: Draft) -> str:
     switched = [keys.on(name) for name in wanted]
     ranked = keys.take("lora_r", "lora_rank") is not None
     bits = draft.count(keys, "bits", "quantization_bit")
+    with_what = str(keys.take("quantization_method", "quant_method") or "bnb").lower()
+    if with_what not in ("bnb", "bitsandbytes"):
+        name = keys.named("quantization_method", "quant_method")
+        draft.leave(name, f"{with_what}'s frozen base is planned as bitsandbytes' is")
     four = keys.on("load_in_4bit") or bits == 4 or any(switched[3:5]) or by_word == "qlora"
     eight = keys.on("load_in_8bit") or bits == 8
-    said_no = by_word in ("full", "freeze") or keys.values.get("use_peft") is False
+    if by_word not in TUNERS:
+        draft.leave(keys.named("adapter", "finetuning_type"), f"{by_word} is planned as lora")
+        by_word = "lora"
+    if by_word == "freeze":
+        last = draft.count(keys, "freeze_trainable_layers") or 2
+        draft.put("train.frozen", LOWER, "finetuning_type", by_word)
+        draft.put("train.trained_layers", last, "freeze_trainable_layers", last)
+    said_no = by_word in ("full", "freeze") or keys.values.get("use_peft") in (False, "False")
     if said_no or not (by_word in ("lora", "qlora") or any(switched) or ranked or four):
         return "none"
     doubles = ("double_quant", "double_quantization", "use_bnb_nested_quant", DOUBLE)
@@ -374,18 +452,26 @@ def _adapter(program: str, keys: Keys, draft: Draft) -> str:
     keys.taken |= {key for key in keys.values if key.startswith("bnb_4bit_")}
     # transformers quantizes scales only if told to; axolotl and LLaMA-Factory unless told not to.
     single = not keys.on(*doubles) if keys.take(*doubles) is not None else not by_word
+    kept = hub.stored(draft.model) if not (four or eight) else ""
+    if kept in ("nf4-double", "int4"):
+        four, single = True, kept == "int4"
+    eight = eight or kept == "int8-linear"
+    if kept in ("int4", "int8-linear"):
+        draft.leave("model", f"a base that is stored in {kept} is planned as bitsandbytes' is")
     adapter = ("qlora-single" if single else "qlora") if four else "lora-8bit" if eight else "lora"
     told = [name for name, on in zip(wanted, switched, strict=True) if on]
     key = keys.named("adapter", "finetuning_type", *told, "lora_r", "lora_rank", "load_in_4bit")
     draft.put("train.adapter", adapter, key)
     draft.read(keys, "train.lora_rank", positive, "lora_r", "lora_rank")
     draft.read(keys, "train.lora_dropout", share, "lora_dropout")
-    targets = names(keys.take("lora_target_modules", "lora_target", "target_modules"))
-    key = keys.named("lora_target_modules", "lora_target", "target_modules", "lora_target_linear")
+    named = ("lora_target_modules", "lora_target", "target_modules", "lora_modules")
+    said = keys.take(*named)
+    targets = _expanded(said) if isinstance(said, str) else names(said)
+    key = keys.named(*named, "lora_target_linear")
     if keys.on("lora_target_linear") or targets in (["all"], [ALL_LINEAR]):
         draft.put("train.lora_targets", ALL_LINEAR, key, targets or True)
     elif any(not name.replace(".", "").replace("_", "").isalnum() for name in targets):
-        draft.leave(key, "targets by a pattern are not planned; give their names")
+        draft.leave(key, "targets by a pattern are not read; give their names")
     elif targets:
         draft.put("train.lora_modules", ",".join(targets), key)
     rank, dropout, everywhere = ADAPTERS[program]
@@ -394,6 +480,17 @@ def _adapter(program: str, keys: Keys, draft: Draft) -> str:
     if "train.lora_modules" not in draft.fields:
         draft.otherwise("train.lora_targets", everywhere or "attention", key)
     return adapter
+
+
+def _expanded(pattern: str) -> list[str]:
+    """The names that a pattern of PEFT's ends with: of r'.*(self_attn|mlp).(q|v|up)_proj' q_proj,
+    v_proj and up_proj. Nothing of it is run."""
+    last = pattern.rstrip("$").replace("\\.", ".").replace("?:", "")
+    found = re.search(r"((?:\w|\([\w|]+\))+)\)?$", last)
+    if "(" not in pattern or found is None:
+        return names(pattern)
+    pieces = [piece.strip("()").split("|") for piece in re.findall(r"\([^()]*\)|\w+", found[1])]
+    return ["".join(parts) for parts in itertools.islice(itertools.product(*pieces), 64)]
 
 
 def _sharded(keys: Keys, draft: Draft) -> None:
@@ -446,31 +543,3 @@ def _precision(program: str, keys: Keys, draft: Draft, adapter: str) -> None:
         precision = mixed(half, sharded=False)
     key = keys.named("bf16", "fp16", "bfloat16", *named)
     draft.put("train.precision", precision, key, half)
-
-
-def _method(keys: Keys, draft: Draft) -> None:
-    """What is trained towards, where it is more than the next token."""
-    kind = str(keys.one("rl", "stage", "rlhf_type") or "").lower()
-    generates = {"num_generations", "max_completion_length"} & keys.values.keys()
-    if kind in ("grpo", "ppo") or generates:
-        key = keys.named("rl", "stage", "num_generations", "max_completion_length")
-        draft.put("together.kind", kind if kind == "ppo" else "grpo", key)
-    elif kind in PAIRED:
-        paired(draft, keys.named("rl", "stage", "rlhf_type"), PAIRED[kind])
-    elif any(keys.values.get(mark) is not None for mark in SIMPO):
-        paired(draft, keys.named(*SIMPO), ALONE)
-    elif any(keys.values.get(mark) is not None for mark in DPO):
-        paired(draft, keys.named(*DPO), PAIRS)
-    elif keys.values.get("packing") is False or keys.values.get("sample_packing") is False:
-        draft.leave(
-            keys.named("packing", "sample_packing"),
-            "every sequence is taken to be as long as it may be",
-        )
-
-
-def paired(draft: Draft, key: str, why: str) -> None:
-    """A micro-batch of so many pairs runs both answers of each at once (trl's concatenated
-    forward)."""
-    draft.leave(key, why)
-    if why != SINGLE:
-        draft.each = 2

@@ -442,8 +442,13 @@ services:
     ),
     "grpo.yaml": (
         SFT + "num_generations: 8\nmax_completion_length: 1024\nuse_vllm: true\n",
-        {"together.kind": "grpo"},
-        "num_generations",
+        {
+            "together.kind": "grpo",
+            "serve.engine": "vllm",
+            "serve.memory_utilization": 0.3,
+            "serve.output_len": 1024,
+        },
+        "the prompt comes before it",
     ),
     "dpo.yaml": (SFT + "beta: 0.1\nmax_prompt_length: 512\n", {"together.kind": "none"}, "a pair"),
     "titan.toml": (

@@ -1,0 +1,128 @@
+"""Methods: what a training is towards, where it is more than the next token: pairs of answers, and
+rollouts that a policy makes.
+
+Sources: trl 1.16's DPOConfig, GRPOConfig and scripts, axolotl's schemas of `trl` and `vllm`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from memcore.formats.found import Around, Draft, Keys, positive, share
+
+BESIDE = "beside a frozen reference, which is not planned (of an adapter it is the model itself)"
+PAIRS = f"a pair is two sequences of plain fine-tuning here, {BESIDE}"
+ALONE = "a pair is two sequences of plain fine-tuning here"
+SINGLE = f"answers are sequences of plain fine-tuning here, {BESIDE}"
+# What is trained towards by pairs of answers or by single ones, and whether a reference stands
+# beside.
+PAIRED = {
+    **dict.fromkeys(("dpo", "ipo", "nca"), PAIRS),
+    **dict.fromkeys(("kto", "bco"), SINGLE),
+    **dict.fromkeys(("orpo", "simpo", "cpo", "rm", "reward"), ALONE),
+}
+# What a program is called that trains towards it: a command of TRL's, a script, a class of Python.
+CALLED = re.compile(
+    r"(?:^|[_/.-])(online_?dpo|nash_?md|xpo|gkd|prm|sdft|distillation|dpo|kto|bco|orpo|cpo|simpo|grpo"
+    r"|gspo|rloo|ppo|reward_modeling|reward|rm)(?=$|[_.-]|config|trainer)"
+)
+ALIKE = {"reward_modeling": "reward", "gspo": "grpo", "rloo": "grpo"}
+SIMPO, DPO = ("gamma_beta_ratio", "simpo_gamma"), ("max_prompt_length", "beta", "pref_beta")
+# What generates as GRPO does, and is trained otherwise.
+OTHERS = (
+    *("ebft", "online_dpo", "onlinedpo", "nash_md", "nashmd", "xpo", "gkd", "distillation"),
+    "sdft",
+)
+SHARE = "serve.memory_utilization"
+
+
+def read(keys: Keys, draft: Draft, started: Iterable[str]) -> None:
+    """What is trained towards, where it is more than the next token."""
+    kind = str(keys.one("rl", "stage", "rlhf_type") or "").lower()
+    named = keys.named("rl", "stage", "rlhf_type")
+    if not kind:
+        words = [word for word in started if word.endswith(".py") or "/" not in word]
+        called = [found[1] for word in words if (found := CALLED.search(word.lower()))]
+        kind = ALIKE.get(called[0], called[0]) if called else ""
+        named = called[0] if called else named
+    generates = {"num_generations", "max_completion_length"} & keys.values.keys()
+    if kind in ("grpo", "gdpo", "ppo") or (generates and kind not in OTHERS):
+        key = keys.named("rl", "stage", "num_generations", "max_completion_length")
+        draft.put("together.kind", kind if kind == "ppo" else "grpo", key)
+        _rollouts(keys, draft)
+    elif kind in PAIRED:
+        paired(draft, named, PAIRED[kind])
+    elif any(keys.values.get(mark) is not None for mark in SIMPO):
+        paired(draft, keys.named(*SIMPO), ALONE)
+    elif any(keys.values.get(mark) is not None for mark in DPO):
+        paired(draft, keys.named(*DPO), PAIRS)
+    elif kind not in ("", "sft", "pt"):
+        draft.leave(named, f"{kind} is not planned: fine-tuning of one sequence an example is")
+    elif keys.values.get("packing") is False or keys.values.get("sample_packing") is False:
+        draft.leave(
+            keys.named("packing", "sample_packing"),
+            "every sequence is taken to be as long as it may be",
+        )
+
+
+def _rollouts(keys: Keys, draft: Draft) -> None:
+    """Rollouts of a GPU, and who makes them (trl's GRPOConfig, axolotl's `trl` and `vllm`)."""
+    prompt, answer = (draft.count(keys, f"max_{what}_length") for what in ("prompt", "completion"))
+    if prompt:
+        draft.put("serve.prompt_len", prompt, keys.written("max_prompt_length"), prompt)
+    if answer:
+        draft.put("serve.output_len", answer, keys.written("max_completion_length"), answer)
+    keys.take("num_generations")
+    again = draft.count(keys, "steps_per_generation")
+    key = keys.written("steps_per_generation")
+    apart = draft.count(keys, "generation_batch_size")
+
+    def shared_out(draft: Draft, around: Around) -> None:
+        each = draft.fields.get("train.micro_batch", 1)
+        times = again or draft.fields.get("train.grad_accumulation", 1)
+        mine = apart // around.gpus if apart else each * times
+        draft.put("together.rollouts", max(1, mine), key, f"{each} x {times} of a GPU")
+
+    draft.later.append(shared_out)
+    weight = keys.one("beta", "rl_beta")
+    near = weight is not None and bool(str(weight).strip("0."))
+    said = "not said: 0" if weight is None else weight
+    draft.put("together.reference", "gpu" if near else "none", keys.named("beta", "rl_beta"), said)
+    mode = str(keys.take("vllm_mode") or "colocate")
+    if not keys.on("use_vllm"):
+        draft.leave(
+            keys.written("use_vllm"), "rollouts by transformers itself are planned as vLLM's"
+        )
+        return
+    if mode != "colocate":
+        draft.leave(
+            keys.written("vllm_mode"), "rollouts on GPUs of their own: the trainer's are planned"
+        )
+    section = keys.inner("vllm") if isinstance(keys.values.get("vllm"), Mapping) else Keys({})
+    draft.put("serve.engine", "vllm", keys.written("use_vllm"), True)
+    for path, how, name, inner in (
+        (
+            "serve.memory_utilization",
+            share,
+            "vllm_gpu_memory_utilization",
+            "gpu_memory_utilization",
+        ),
+        ("together.engine_tp", positive, "vllm_tensor_parallel_size", "tensor_parallel_size"),
+        ("serve.max_seq_len", positive, "vllm_max_model_length", "max_model_len"),
+    ):
+        draft.read(keys, path, how, name)
+        draft.read(section, path, how, inner)
+    draft.otherwise(SHARE, 0.3, keys.written("vllm_gpu_memory_utilization"))
+    draft.otherwise("together.engine_tp", 1, keys.written("vllm_tensor_parallel_size"))
+    asleep = keys.on("vllm_enable_sleep_mode")
+    draft.put("together.asleep", "all" if asleep else "nothing",
+              keys.written("vllm_enable_sleep_mode"), asleep)  # fmt: skip
+
+
+def paired(draft: Draft, key: str, why: str) -> None:
+    """A micro-batch of so many pairs runs both answers of each at once (trl's concatenated
+    forward)."""
+    draft.leave(key, why)
+    if why != SINGLE:
+        draft.each = 2

@@ -1,0 +1,208 @@
+"""What trainers are told beside sizes: methods, adapters, plugins, and who else runs."""
+
+import pytest
+
+from memcore.formats import read_files
+from memcore.formats.texts import Text
+from memcore.plan.plan import get
+
+
+def found(content, name="job.yaml", **words):
+    return read_files([Text(name, content)], gpu="h100-sxm-80gb", **words)
+
+
+AXOLOTL = "base_model: Qwen/Qwen3-8B\nsequence_len: 2048\nmicro_batch_size: 2\n"
+FACTORY = (
+    "model_name_or_path: {}\nstage: sft\nfinetuning_type: {}\ncutoff_len: 1024\n"
+    "per_device_train_batch_size: 1\ngradient_accumulation_steps: 8\nbf16: true\n"
+)
+GRPO = """
+model_name_or_path: Qwen/Qwen3-8B
+per_device_train_batch_size: 8
+gradient_accumulation_steps: 4
+max_prompt_length: 512
+max_completion_length: 1024
+num_generations: 8
+use_vllm: true
+vllm_gpu_memory_utilization: 0.4
+vllm_tensor_parallel_size: 2
+beta: 0.04
+"""
+PATTERN = r"model.layers.[\d]+.(mlp|self_attn).(up|down|q|v)_proj"
+COMPILES = (
+    "distributed_type: MULTI_GPU\nnum_processes: 2\n"
+    "dynamo_config: {dynamo_backend: INDUCTOR}\nmixed_precision: bf16\n"
+)
+ONE = {
+    "axolotl's plugin does what its key says": (
+        AXOLOTL + "plugins:\n- axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin\n",
+        {"train.cross_entropy": "chunked"},
+        "",
+    ),
+    "a plugin whose key is off": (
+        AXOLOTL
+        + "plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n"
+        + "cut_cross_entropy: false\n",
+        {"train.cross_entropy": "eager"},
+        "",
+    ),
+    "axolotl's GRPO": (
+        AXOLOTL
+        + "rl: grpo\ntrl: {num_generations: 4, max_completion_length: 512, use_vllm: true}\n"
+        + "vllm: {gpu_memory_utilization: 0.5}\n",
+        {"together.kind": "grpo", "serve.memory_utilization": 0.5, "serve.output_len": 512},
+        "",
+    ),
+    "a method that no plan has": (
+        AXOLOTL + "rl: ebft\ntrl: {num_generations: 4, max_completion_length: 128}\n",
+        {"together.kind": "none"},
+        "rl: ebft is not planned",
+    ),
+    "an adapter that no plan has": (
+        AXOLOTL + "adapter: llama-adapter\n",
+        {"train.adapter": "lora"},
+        "llama-adapter is planned as lora",
+    ),
+    "fused adapters of each kind": (
+        AXOLOTL + "adapter: lora\nlora_qkv_kernel: true\nlora_o_kernel: true\n",
+        {},
+        "lora_qkv_kernel, lora_o_kernel",
+    ),
+    "adapters by a pattern": (
+        AXOLOTL + f"adapter: lora\nlora_target_modules: '{PATTERN}'\n",
+        {"train.lora_modules": "up_proj,down_proj,q_proj,v_proj"},
+        "",
+    ),
+    "activations that FSDP drops": (
+        AXOLOTL
+        + "gradient_checkpointing: false\nfsdp: [full_shard]\n"
+        + "fsdp_config: {fsdp_activation_checkpointing: true}\n",
+        {"train.checkpointing": "full"},
+        "",
+    ),
+    "Megatron under LLaMA-Factory": (
+        FACTORY.format("Qwen/Qwen3-30B-A3B", "full")
+        + "tensor_model_parallel_size: 2\npipeline_model_parallel_size: 2\n"
+        + "expert_model_parallel_size: 2\nrecompute_granularity: full\n",
+        {
+            "train.framework": "megatron",
+            "parallel.tp": 2,
+            "parallel.pp": 2,
+            "parallel.ep": 2,
+            "train.checkpointing": "full",
+            "train.micro_batch": 1,
+            "train.seq_len": 1024,
+        },
+        "",
+    ),
+    "a base that is stored in few bits": (
+        FACTORY.format("TheBloke/Llama-2-7B-GPTQ", "lora"),
+        {"train.adapter": "qlora-single", "model": "llama-2-7b"},
+        "stored in int4",
+    ),
+    "a base of bitsandbytes'": (
+        FACTORY.format("unsloth/Qwen2.5-7B-bnb-4bit", "lora") + "quantization_method: bnb\n",
+        {"train.adapter": "qlora"},
+        "",
+    ),
+    "the last layers": (
+        FACTORY.format("Qwen/Qwen3-8B", "freeze") + "freeze_trainable_layers: 3\n",
+        {"train.frozen": "lower", "train.trained_layers": 3, "train.adapter": "none"},
+        "",
+    ),
+    "orthogonal adapters": (
+        FACTORY.format("Qwen/Qwen3-8B", "oft"),
+        {"train.adapter": "lora"},
+        "oft is planned as lora",
+    ),
+    "who makes rollouts": (
+        GRPO,
+        {
+            "together.kind": "grpo",
+            "together.engine_tp": 2,
+            "together.rollouts": 32,
+            "together.reference": "gpu",
+            "serve.memory_utilization": 0.4,
+            "serve.prompt_len": 512,
+            "serve.output_len": 1024,
+            "train.seq_len": 1536,
+        },
+        "",
+    ),
+    "rollouts on other GPUs": (
+        GRPO + "vllm_mode: server\n",
+        {"together.kind": "grpo"},
+        "vllm_mode: rollouts on GPUs of their own",
+    ),
+    "what Accelerate compiles": (
+        COMPILES,
+        {"train.kernels": "compile", "cluster.gpus": 2},
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_a_key_is_read_or_told(name):
+    content, wanted, left = ONE[name]
+    read = found(content, model="" if "model" in content else "llama-3.1-8b")
+    plan = read.plan.document()
+    assert {path: get(plan, path) for path in wanted} == wanted
+    assert left in " ".join(map(str, read.left))
+
+
+TRAINS = " --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2 --max_length 1024"
+
+
+@pytest.mark.parametrize(
+    ("command", "pairs", "left"),
+    [
+        ("trl dpo", True, "a pair is two sequences"),
+        ("trl reward", True, "a pair is two sequences"),
+        ("trl sft", False, ""),
+        ("accelerate launch --num_processes 4 examples/scripts/dpo.py", True, "a pair"),
+        ("python scripts/run_orpo.py", True, "a pair"),
+        ("python train_kto.py", False, "answers are sequences"),
+        ("python examples/online_dpo.py", False, "online_dpo is not planned"),
+        ("python adopt.py", False, ""),
+    ],
+)
+def test_a_command_s_name_says_what_is_trained_towards(command, pairs, left):
+    read = found(command + TRAINS, "job.sh")
+    assert read.plan.train.micro_batch == (4 if pairs else 2)
+    assert left in " ".join(map(str, read.left))
+    assert not any("num_processes" in key for key in read.unread)
+
+
+def test_a_class_of_python_says_what_is_trained_towards():
+    read = found(
+        "from trl import DPOConfig, DPOTrainer\n"
+        "args = DPOConfig(per_device_train_batch_size=2, max_length=1024, bf16=True)\n"
+        'DPOTrainer(model="Qwen/Qwen3-8B", args=args)\n',
+        "train.py",
+    )
+    assert (read.plan.model, read.plan.train.micro_batch) == ("qwen3-8b", 4)
+
+
+UNSLOTH = """
+import torch
+from unsloth import FastLanguageModel
+from trl import SFTConfig, SFTTrainer
+model, tokenizer = FastLanguageModel.from_pretrained(
+    model_name="unsloth/Qwen3-8B", max_seq_length=1024 * 2, dtype=None, load_in_4bit=True)
+model = FastLanguageModel.get_peft_model(
+    model, r=16, target_modules=["q_proj", "v_proj"], use_gradient_checkpointing="unsloth")
+args = SFTConfig(
+    per_device_train_batch_size=2, bf16=torch.cuda.is_bf16_supported(),
+    fp16=not torch.cuda.is_bf16_supported(),
+    gradient_checkpointing_kwargs=dict(use_reentrant=False))
+"""
+
+
+def test_unsloths_scripts_are_read():
+    read = found(UNSLOTH, "train.py")
+    train = read.plan.train
+    assert (read.plan.model, train.adapter, train.lora_rank) == ("qwen3-8b", "qlora", 16)
+    assert (train.seq_len, train.precision, train.reentrant) == (2048, "bf16-pure", False)
+    assert (train.checkpointing, train.offload_activations) == ("full", "cpu")
+    assert any(issue.field == "unsloth" for issue in read.left)

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from memcore.formats import deepspeed
+from memcore.formats import deepspeed, megatron
 from memcore.formats.found import Around, Draft, Keys, mixed, positive, underscored
 
 FSDP1 = "FSDP 1's flat parameters are not planned: FSDP 2, which shards each by itself, is"
 LEFT = {
     "fp8_config": "its fp8 recipe is not planned",
-    "megatron_lm_config": "Megatron under Accelerate is not planned; give its own arguments",
 }
 LEFT_OF_FSDP = {
     "min_num_params": "layers are wrapped one by one here",
@@ -45,6 +44,9 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         _deepspeed(inner, draft)
     elif kind == "FSDP" or "fsdp_config" in values:
         shards(keys.inner("fsdp_config"), "", draft)
+    elif kind == "MEGATRON_LM":
+        half = "fp16" if keys.values.get("mixed_precision") == "fp16" else "bf16"
+        _of_megatron(keys.inner("megatron_lm_config"), half, draft)
     elif kind in ("NO", "MULTI_GPU"):
         draft.put("train.framework", "pytorch", "distributed_type", kind)
         draft.put("train.zero", 0, "distributed_type", kind)
@@ -56,6 +58,29 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.put("train.kernels", "compile", "dynamo_backend")
     _mesh(keys.inner("parallelism_config"), draft)
     draft.end(keys, LEFT)
+
+
+MEGATRON = {
+    "tp_degree": "tensor_model_parallel_size",
+    "pp_degree": "pipeline_model_parallel_size",
+    "sequence_parallelism": "sequence_parallel",
+    "recompute_activations": "recompute_activations",
+    "use_distributed_optimizer": "use_distributed_optimizer",
+    "expert_model_parallel_size": "expert_model_parallel_size",
+    "context_parallel_size": "context_parallel_size",
+}
+
+
+def _of_megatron(given: Keys, half: str, draft: Draft) -> None:
+    """Megatron's options, as Accelerate calls them."""
+    start = "megatron_lm_"
+    own = {name.removeprefix(start): value for name, value in given.values.items()}
+    keys = Keys(own, f"{start}{{}}".format)
+    draft.read(keys, "train.grad_accumulation", positive, "num_micro_batches")
+    known = {theirs: keys.take(ours) for ours, theirs in MEGATRON.items()}
+    said = {name: value for name, value in known.items() if value is not None}
+    megatron.arguments(Keys({**said, half: True}), draft)
+    draft.end(keys, {})
 
 
 # What a file is called that nobody has given, with what it is likely to say.

@@ -59,3 +59,28 @@ def seen(commands: Sequence[Sequence[str]]) -> int:
     found = [word.partition("=")[2] for word in words if word.startswith("CUDA_VISIBLE_DEVICES=")]
     starts = any(word.rpartition("/")[2] in STARTS for word in words)
     return len(found[-1].split(",")) if found and starts and found[-1][:1].isdecimal() else 0
+
+
+# What starts a job that a file describes, and the options whose files are not that.
+BY_FILE = (
+    *("axolotl", "llamafactory-cli", "trl", "tune", "swift", "xtuner", "python", "python3"),
+    *("torchrun", "accelerate", "deepspeed", "srun", "uv"),
+)
+OTHER_FILES = (
+    *("--config_file", "--config-file", "--deepspeed", "--deepspeed_config"),
+    "--fsdp_config",
+)
+
+
+def described(command: Sequence[str]) -> str:
+    """The file that describes the job that a command starts, or ''."""
+    if not any(word.rpartition("/")[2] in BY_FILE for word in command):
+        return ""
+    for at, word in enumerate(command):
+        option, given, value = word.partition("=")
+        name = value if given else word
+        before = option if given else command[at - 1] if at else ""
+        if re.search(r"\.(?:ya?ml|toml)$", name) and before not in OTHER_FILES:
+            return name
+    named = re.search(r"--config[ =](\S+)", " ".join(command)) if "tune" in command else None
+    return named[1] if named else ""

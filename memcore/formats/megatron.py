@@ -79,6 +79,10 @@ LEFT = {
     "deepspeed": "Megatron-DeepSpeed's ZeRO is not planned",
     "checkpoint_num_layers": "layers run again in groups: set train.recompute_num_layers",
 }
+# Scripts that are given the same options and train nothing.
+OTHERS = re.compile(
+    r"(?:generat|evaluat|eval_?harness|inference|mmlu|quantiz|ptq|export|convert|tasks?/main)[\w/-]*\.py$"
+)
 # What describes layers that options do not.
 OWN_LAYERS = {"spec": "layers of their own are", "encoder_num_layers": "an encoder is"}
 # The sizes of latent attention, as a config.json calls them, with Megatron's own.
@@ -99,6 +103,9 @@ def recognise(command: Sequence[str]) -> bool:
 
 def read(command: Sequence[str], draft: Draft) -> None:
     """What the command says."""
+    other = next((word for word in command if OTHERS.search(word)), "")
+    if other:
+        draft.leave(other, "generates or evaluates: a training step of its model is planned")
     told(Keys(options(command)[1], hyphened), draft)
 
 

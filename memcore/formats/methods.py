@@ -37,15 +37,27 @@ OTHERS = (
 SHARE = "serve.memory_utilization"
 
 
+def called(started: Iterable[str]) -> str:
+    """What the words of a command, or a class of Python, say is trained towards; '' where
+    nothing."""
+    words = (word for word in started if word.endswith(".py") or "/" not in word)
+    found = next((found[1] for word in words if (found := CALLED.search(word.lower()))), "")
+    return ALIKE.get(found, found)
+
+
+def beside(command: Iterable[str], draft: Draft) -> None:
+    """What a command's name says of a job that a file describes without it."""
+    kind = called(command)
+    if kind in PAIRED and draft.each == 1:
+        paired(draft, kind, PAIRED[kind])
+
+
 def read(keys: Keys, draft: Draft, started: Iterable[str]) -> None:
     """What is trained towards, where it is more than the next token."""
     kind = str(keys.one("rl", "stage", "rlhf_type") or "").lower()
     named = keys.named("rl", "stage", "rlhf_type")
-    if not kind:
-        words = [word for word in started if word.endswith(".py") or "/" not in word]
-        called = [found[1] for word in words if (found := CALLED.search(word.lower()))]
-        kind = ALIKE.get(called[0], called[0]) if called else ""
-        named = called[0] if called else named
+    if not kind and (kind := called(started)):
+        named = kind
     generates = {"num_generations", "max_completion_length"} & keys.values.keys()
     if kind in ("grpo", "gdpo", "ppo") or (generates and kind not in OTHERS):
         key = keys.named("rl", "stage", "num_generations", "max_completion_length")

@@ -12,7 +12,8 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import megatron
-from memcore.formats.found import Draft, Keys, UnsaidError, flag, names, positive, share
+from memcore.formats.found import Around, Draft, Keys, UnsaidError, flag, names, positive, share
+from memcore.words.engines import ENGINES
 
 # Megatron's options, by their names here.
 NAMES = {
@@ -70,12 +71,13 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     each = draft.count(keys, "devices", "gpus_per_node")
     draft.nodes, draft.ranks = max(draft.nodes, nodes), max(draft.ranks, nodes * each)
     if isinstance(values.get("grpo"), Mapping):
-        draft.put("together.kind", "grpo", "grpo")
+        _rollouts(values, draft)
     half = str(keys.take("precision", "mixed_precision") or "bf16").lower()
     sharded = bool(SHARDED & flat.keys())
     _adapter(values, sharded, draft)
     if sharded:
         _sharded(keys, half, draft)
+        _forget(draft, _sections(values))
         return
     given = {
         n: v
@@ -96,8 +98,62 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if given.get("share_embeddings_and_output_weights") is False:
         given["untie_embeddings_and_output_weights"] = True
     megatron.told(Keys(given), draft)
-    read_here = keys.taken | _sections(values)
-    draft.unread = [key for key in draft.unread if key not in read_here]
+    _forget(draft, keys.taken | _sections(values))
+
+
+def _forget(draft: Draft, read: set[str]) -> None:
+    """Of what nothing was made, that which is a section, or was read as something else."""
+    draft.unread = [key for key in draft.unread if key not in {*read, "enabled"}]
+
+
+def _rollouts(values: Mapping[str, Any], draft: Draft) -> None:
+    """What NeMo RL's policy makes rollouts with: an engine on the same GPUs, which sleeps while it
+    trains, as the policy rests in host memory while the engine runs (policy.offload_after_refit,
+    and its reference at all times)."""
+    draft.put("together.kind", "grpo", "grpo")
+    steps = Keys(values["grpo"], "grpo.{}".format)
+    policy = values.get("policy")
+    made = Keys(policy if isinstance(policy, Mapping) else {}, "policy.{}".format).inner(
+        "generation"
+    )
+    prompts = draft.count(steps, "num_prompts_per_step")
+    answers = draft.count(steps, "num_generations_per_prompt") or 1
+
+    def shared_out(draft: Draft, around: Around) -> None:
+        mine = max(1, prompts * answers // around.gpus)
+        draft.put("together.rollouts", mine, "grpo.num_prompts_per_step", f"{prompts} x {answers}")
+
+    if prompts:
+        draft.later.append(shared_out)
+    draft.read(made, "serve.output_len", positive, "max_new_tokens")
+    engine = str(made.one("backend") or "vllm")
+    draft.put("serve.engine", engine if engine in ENGINES else "vllm", "policy.generation.backend")
+    if engine not in ENGINES:
+        draft.leave("policy.generation.backend", f"{shown(engine)} is planned as vLLM")
+    for section in ("vllm_cfg", "sglang_cfg", "trtllm_cfg"):
+        inner = made.inner(section)
+        for path, how, *named in (
+            ("together.engine_tp", positive, "tensor_parallel_size", "tp_size"),
+            ("serve.memory_utilization", share, "gpu_memory_utilization", "mem_fraction_static"),
+            ("serve.max_seq_len", positive, "max_model_len", "context_length"),
+        ):
+            draft.read(inner, path, how, *named)
+        if inner.on("enforce_eager"):
+            draft.put("serve.runtime", "eager", inner.written("enforce_eager"), True)
+        for name in ("pipeline_parallel_size", "expert_parallel_size"):
+            if draft.count(inner, name) > 1:
+                draft.leave(inner.written(name), "an engine beside training is cut by tensor alone")
+    apart = made.inner("colocated")
+    if apart.take("enabled") is not None and not apart.on("enabled"):
+        draft.leave(apart.written("enabled"), "rollouts on GPUs of their own are planned on these")
+    draft.put("together.asleep", "all", apart.written("enabled"))
+    draft.put("together.trainer", "host", apart.written("enabled"))
+    loss = Keys(_section(values, "loss_fn"), "loss_fn.{}".format)
+    weight = loss.one("reference_policy_kl_penalty")
+    near = weight is not None and bool(str(weight).strip("0."))
+    said = "not said: 0" if weight is None else weight
+    key = loss.written("reference_policy_kl_penalty")
+    draft.put("together.reference", "host" if near else "none", key, said)
 
 
 def _adapter(values: Mapping[str, Any], sharded: bool, draft: Draft) -> None:
@@ -148,11 +204,27 @@ def _sharded(keys: Keys, half: str, draft: Draft) -> None:
         ("parallel.ep", "expert_model_parallel_size"),
     ):
         draft.read(keys, path, positive, name)
+    if keys.on("sequence_parallel") and draft.fields.get("parallel.tp", 1) > 1:
+        draft.put("parallel.sequence_parallel", True, "sequence_parallel", True)
+    if keys.on("cpu_offload"):
+        for what in ("parameters", "optimizer"):
+            draft.put(f"train.offload_{what}", "cpu", "cpu_offload", True)
+    keys.take("num_prompts_per_step", "num_generations_per_prompt", "reference_policy_kl_penalty")
     draft.batch = draft.batch or draft.count(keys, "global_batch_size")
     recomputes = keys.on("activation_checkpointing")
     draft.put("train.checkpointing", "full" if recomputes else "none", "activation_checkpointing")
     draft.put("train.precision", "bf16-mixed" if "bf" in half else "fp32", "precision", half)
-    draft.end(keys, {})
+    draft.end(keys, LEFT_OF_FSDP)
+
+
+LEFT_OF_FSDP = {
+    "dp_replicate_size": "set parallel.shard_group to the ranks that share a parameter",
+    "defer_fsdp_grad_sync": "gradients are reduced in each micro-batch here",
+    "logprob_*": "log-probabilities are taken in micro-batches of a training step",
+    "dynamic_batching*": "every micro-batch has as many sequences",
+    "train_mb_tokens": "every micro-batch has as many sequences",
+    "sequence_packing": "every sequence is taken to be as long as it may be",
+}
 
 
 def _is_plain(value: Any) -> bool:

@@ -19,6 +19,7 @@ from memcore.formats import (
     launchers,
     machines,
     megatron,
+    methods,
     nemo,
     neox,
     ollama,
@@ -66,8 +67,15 @@ DOCUMENTS: tuple[Known, ...] = (
     ("vLLM", servers.configures, servers.configured),
 )
 MODEL = "config.json"
-FAILURE = "memory ran out"
-BESIDE = (MODEL, "DeepSpeed", "Accelerate", "TensorRT-LLM", FAILURE)  # beside what starts a job
+FAILURE, START = "memory ran out", "a command that starts a job"
+BESIDE = (
+    MODEL,
+    "DeepSpeed",
+    "Accelerate",
+    "TensorRT-LLM",
+    FAILURE,
+    START,
+)  # beside what starts a job
 # Of a training step what decides most, and is told where no program decides it.
 DECIDE = tuple(
     f"train.{name}"
@@ -83,7 +91,7 @@ ADAPTER, LORA = "train.adapter", "lora"
 # What is started by a script's commands, whose variables it may set to several values.
 SCRIPTS = {*ENGINES, "TGI", "LMDeploy", "Trainer", "Megatron", "verl", "OpenRLHF", "ms-swift"}
 MOST = 6  # variables told of, and values of each
-Reader = tuple[int, str, Callable[[Draft], None]]
+Reader = tuple[float, str, Callable[[Draft], None]]
 KNOWN = (
     "read are a config.json, what Trainers, DeepSpeed, Accelerate, torchtitan, torchtune, NeMo, "
     "verl, OpenRLHF, ms-swift, GPT-NeoX and Megatron are given, what starts a server, Modelfiles, "
@@ -176,6 +184,11 @@ def read_files(
     if set(kinds.values()) == {FAILURE} and not model:
         told = zip(readers, draft.failures, strict=True)
         raise PlanError(Issue(n, f"{f}; give the files of its job beside it") for n, f in told)
+    if {*kinds.values()} <= {START, MODEL, "Accelerate", "DeepSpeed"} and START in kinds.values():
+        missing = ", ".join(name for name in draft.wants if PurePath(name).name not in kinds)
+        message = f"starts what {missing} describes; give that file beside it"
+        named = next(name for name, kind in kinds.items() if kind == START)
+        raise PlanError([Issue(named, message)])
     assumed: list[Issue] = []
     document = Plan().document()
     document["model"] = _model(draft, model, otherwise, config_of, assumed)
@@ -309,7 +322,19 @@ def _reader(text: Text) -> Reader:
             return last, name, read
     if (ran_out := failure(text.content)) is not None:
         return last + 1, FAILURE, functools.partial(_failed, ran_out)
+    if file := next((file for each in found if (file := launchers.described(each))), ""):
+        # before what it starts, whose sharding it may say, and after the files that say it better
+        turn = next(at for at, known in enumerate(DOCUMENTS) if known[0] == "Accelerate")
+        return turn + 0.5, START, functools.partial(_starts, found, file)
     return last, "", functools.partial(_launched, found, _nothing, (), 0)
+
+
+def _starts(commands: Sequence[Sequence[str]], file: str, draft: Draft) -> None:
+    """A command whose job stands in a file."""
+    _launched(commands, _nothing, (), 0, draft)
+    draft.wants[file] = "what describes the job"
+    command = next(each for each in commands if launchers.described(each) == file)
+    methods.beside(command[: command.index(next(w for w in command if w.endswith(file)))], draft)
 
 
 def _failed(ran_out: Failure, draft: Draft) -> None:

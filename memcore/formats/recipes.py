@@ -49,7 +49,7 @@ def jobs(content: str) -> dict[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
-            said = dict(_defaults(node)) | dict(_assigned(ast.walk(node)))
+            said = dict(_keywords(node)) | dict(_defaults(node)) | dict(_assigned(ast.walk(node)))
             if len(MARKS & said.keys()) >= 3:
                 called = (each for each in ast.walk(node) if isinstance(each, ast.Call))
                 tried = (node.name, *map(_callee, called), str(constants.get("NAME", "")))
@@ -89,6 +89,14 @@ def _defaults(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:
     for parameter, default in zip(given, node.args.defaults, strict=True):
         if isinstance(default, ast.Constant):
             yield PARAMETERS.get(parameter.arg, parameter.arg), default.value
+
+
+def _keywords(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:
+    """What a function says in calls, as run.Config(MegatronStrategy, context_parallel_size=2)."""
+    for call in ast.walk(node):
+        for each in call.keywords if isinstance(call, ast.Call) else ():
+            if each.arg and isinstance(each.value, ast.Constant) and each.value.value is not None:
+                yield each.arg, each.value.value
 
 
 def _assigned(nodes: Any) -> Iterator[tuple[str, Any]]:

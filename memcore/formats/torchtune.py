@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from memcore.errors import Issue, PlanError
 from memcore.formats import hub
 from memcore.formats.found import Draft, Keys, names, positive, share
 
@@ -33,6 +34,14 @@ LEFT = {
 }
 
 
+# What the recipes have that train nothing.
+OTHERS = {
+    "tasks": "the file is of an evaluation",
+    "max_new_tokens": "the file is of a generation",
+    "quantizer": "the file is of a quantization",
+}
+
+
 def recognise(values: Mapping[str, Any]) -> bool:
     """Whether a document is such a file."""
     model = values.get("model")
@@ -40,8 +49,11 @@ def recognise(values: Mapping[str, Any]) -> bool:
 
 
 def read(values: Mapping[str, Any], draft: Draft) -> None:
-    """What the file says."""
+    """What the file says. Raises PlanError of one that trains nothing."""
     keys = Keys(values)
+    if other := next((name for name in OTHERS if name in values and "loss" not in values), ""):
+        message = f"{OTHERS[other]}, and a recipe that trains is planned: give the file of one"
+        raise PlanError([Issue(other, message)])
     model = keys.inner("model")
     built = BUILDER.match(str(model.take(PART)))
     if built:
@@ -68,7 +80,10 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.put("train.optimizer", word, "optimizer._component_", kind)
     else:
         draft.leave("optimizer._component_", f"{kind} has no word in a plan")
-    if "LinearCrossEntropyLoss" in str(keys.inner("loss").take(PART)):
+    loss = str(keys.inner("loss").take(PART))
+    if "ChunkedOutput" in loss:
+        draft.leave("loss._component_", "logits in pieces that are all kept are planned whole")
+    if "LinearCrossEntropyLoss" in loss:
         draft.put("train.cross_entropy", "chunked", "loss._component_", "LinearCrossEntropyLoss")
     shards = "fsdp_cpu_offload" in values or "fsdp_reshard_after_forward" in values
     draft.put("train.framework", "fsdp2" if shards or draft.ranks > 1 else "pytorch", "the recipe")

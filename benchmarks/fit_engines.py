@@ -235,6 +235,9 @@ class Table:
         self.per_second = np.array([value for _, value in rows])
         self.points = point = [p for p, _ in kept]
         self.joining = self.steps.tokens[1] - self.steps.tokens[0]
+        loops = [s.numbers.serve for _, s in kept]
+        self.again = np.array([n.again_tokens or 0 for n in loops], float)
+        self.out = np.array([n.out_sequences or 0 for n in loops], float)
         for name in ("prompt", "output", "at_once", "first", "token"):
             setattr(self, name, np.array([getattr(p, name) for p in point], float))
         self.gpu = np.array([p.gpu for p in point])
@@ -248,7 +251,8 @@ class Table:
         """Seconds per token, and of the first one (memcore/serving/time.py has the same)."""
         n = self.steps.running
         decode, joined, prompt, wave = (self.steps.seconds(k, c) for k in range(4))
-        reading = n * np.maximum(0, joined - decode) * self.prompt / self.joining
+        read = self.prompt + self.again
+        reading = n * np.maximum(0, joined - decode) * read / self.joining
         right = c["guessed"]
         a_step = (1 - right ** (self.steps.guesses + 1)) / (1 - right)
         steps = self.output / a_step * decode
@@ -258,8 +262,8 @@ class Table:
         queue = np.where(self.steps.waves, others, before * prompt) + c["steps before"] * decode
         first = c_first(c, self.steps) + prompt + queue
         request = np.maximum(steps + reading, first + steps)
-        wait = np.maximum(0, self.at_once - n) / n * request
-        return (request - first) / self.output, first + wait
+        wait = np.maximum(0, self.at_once - n - self.out) / n * request
+        return (request - first + self.out / n * request) / self.output, first + wait
 
     def loss(self, c: dict[str, float], chosen: Array, most: Array) -> float:
         token, first = self.felt(c)

@@ -442,9 +442,65 @@ def _let_in(x: Any) -> Read:
     grows = server.manager.pages and not (server.bounded or server.layout)
     if s.arrivals != "closed" or server.engine.sure or not grows:
         return fit
+    return where(fit > 0, floor(_fit(x) * x.serve.room_tokens / _half_way(x)), 0)
+
+
+def _half_way(x: Any) -> Read:
+    """Tokens of a sequence at half of its output."""
     half = x.known("of the output, on average", 0.5, source=LETS_IN)
-    seen = x.plan.serve.prompt_len + half * x.plan.serve.output_len
-    return where(fit > 0, floor(_fit(x) * x.serve.room_tokens / seen), 0)
+    return x.plan.serve.prompt_len + half * x.plan.serve.output_len
+
+
+def puts_out(server: Server) -> bool:
+    """Whether it is a closed loop whose engine puts sequences out again and again: memory is full
+    at all times, since others wait for it."""
+    n, s = server.numbers.serve, server.plan.serve
+    if s.arrivals != "closed" or not n.running or server.engine.sure:
+        return False
+    most = min(s.concurrency, n.step_sequences, n.sequence_limit)
+    return bool(n.max_concurrency < n.running < most)
+
+
+PUTS_OUT = (
+    "an engine that lets prompts in as soon as they have room keeps its memory full, so that each "
+    "token that is generated takes the place of one of a sequence that is put out, and read again "
+    "later (vllm/v1/core/sched/scheduler.py, preempted; simulated: within a tenth where O is from "
+    "an eighth to 8 times P)"
+)
+
+
+@quantity(
+    "serve.again_tokens",
+    "Tokens read again",
+    "tokens",
+    "Of a request in a closed loop, since it was put out.",
+    [PUTS_OUT],
+)
+def again_tokens(x: Any) -> Read | None:
+    """As many as it generates, if as many prompts wait as the room of one that ends has place for
+    beside its successor's; else as many of them as wait."""
+    if not puts_out(x.server):
+        return None
+    waiting = x.plan.serve.concurrency - x.serve.running
+    return least(x.plan.serve.output_len, waiting * x.plan.serve.prompt_len)
+
+
+@quantity(
+    "serve.out_sequences",
+    "Sequences that are put out",
+    "sequences",
+    "At a time, on average: what those that run have generated was their room.",
+    [PUTS_OUT],
+)
+def out_sequences(x: Any) -> Read | None:
+    """Each as long as others on average; of those that wait no more than half, which is where new
+    ones are let in as often."""
+    if not puts_out(x.server):
+        return None
+    half = x.known("of the output, on average", 0.5, source=LETS_IN)
+    generated = x.serve.running * half * x.plan.serve.output_len
+    waiting = x.plan.serve.concurrency - x.serve.running
+    return least(generated / _half_way(x), half * waiting)
 
 
 # --- what all of them take -----------------------------------------------------------------------

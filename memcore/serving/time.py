@@ -42,7 +42,7 @@ from memcore.quantity.reading import (
 )
 from memcore.report import OperationTime
 from memcore.serving.cache import SERVER
-from memcore.serving.room import SCHEDULER
+from memcore.serving.room import SCHEDULER, puts_out
 from memcore.serving.towers import of_prompt, rows, runs_tower
 from memcore.tape.dims import CHOSEN, EXPERT_D, EXPERTS, HEADS, TP, D
 from memcore.tape.ledger import Amounts
@@ -937,7 +937,10 @@ def interruption_seconds(x: Any) -> Read | None:
     if not (x.serve.running and joins(x.server)):
         return None
     more = at_least_zero(x.serve.joined_step - x.serve.decode_step)
-    return more * x.serve.computed_tokens / x.serve.joining_tokens
+    tokens = x.serve.computed_tokens
+    if puts_out(x.server):
+        tokens = tokens + x.serve.again_tokens
+    return more * tokens / x.serve.joining_tokens
 
 
 @quantity(
@@ -957,6 +960,8 @@ def wait_seconds(x: Any) -> Read | None:
     more = x.plan.serve.concurrency - x.serve.running
     if x.server.plan.serve.concurrency <= x.server.numbers.serve.running:
         return found
+    if puts_out(x.server):  # who was put out has its first token
+        more = more - x.serve.out_sequences
     return found + more / x.serve.running * x.serve.request_seconds
 
 
@@ -1072,8 +1077,11 @@ def tpot_seconds(x: Any) -> Read | None:
         return None
     if not closed(x.server):
         return x.serve.decode_step / x.serve.tokens_per_step
-    before = _first_alone(x) + x.serve.queue_seconds
-    return (x.serve.request_seconds - before) / x.plan.serve.output_len
+    after = x.serve.request_seconds - (_first_alone(x) + x.serve.queue_seconds)
+    if puts_out(x.server):
+        waits = x.serve.out_sequences / x.serve.running * x.serve.request_seconds
+        after = after + waits
+    return after / x.plan.serve.output_len
 
 
 @interval(

@@ -9,7 +9,7 @@ by layer, so that the points to look at are where one of them begins or ends.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from memcore.hardware import constants
 from memcore.kept import kept
@@ -17,7 +17,7 @@ from memcore.plan.plan import Plan
 from memcore.quantity.reading import PLAIN, Read, at_least_zero, largest
 from memcore.report import OperationTime
 from memcore.step.step import Step
-from memcore.tape.dims import EP, EXPERTS
+from memcore.tape.dims import EP, EXPERTS, Number
 from memcore.tape.kinds import Module, Part
 from memcore.tape.ledger import Amounts
 from memcore.tape.structure import Structure
@@ -43,22 +43,54 @@ SOURCE = (
 )
 
 
-def starts(work: Work, kernels: str, eight: EightBit | None = None) -> tuple[float, float]:
-    """Operations that the host starts for one run of an operation, and for each of its experts.
+class Starts(NamedTuple):
+    """Operations that the host starts for one run of an operation: always, and for each of its
+    experts and each step of a ring of context-parallel ranks."""
+
+    each: float
+    by_expert: float = 0.0
+    by_step: float = 0.0
+
+    def of(self, experts: Number, steps: Number) -> Number:
+        """All of them, with so many experts and steps."""
+        return self.each + experts * self.by_expert + steps * self.by_step
+
+
+def starts(work: Work, kernels: str, eight: EightBit | None = None) -> Starts:
+    """What the host starts for one run of an operation.
     eight: how Transformer Engine's products read 8 bits, where they do."""
     if kernels != "megatron" or work.module is Module.PERMUTE:
-        return float(work.started), 0.0
+        return Starts(float(work.started))
     grouped = work.module is Module.GROUPED
     if eight and work.narrows:
         operands = sum(dtype == "fp8" for _, dtype, _ in work.traffic)
         each, by_expert = narrowed(eight, grouped)
-        return operands * each, operands * by_expert
+        return Starts(operands * each, operands * by_expert)
     if work.module is None:
-        return float(work.started), 0.0
+        return Starts(float(work.started))
     each = constants.MODULE.middle
     if eight and eight.block and work.kernel == EIGHT_BIT:
-        each += SWIZZLED * sum(count / 2 for count, _ in work.flops)
-    return each, grouped * float(GROUPED_BACKWARD if work.phase == BACKWARD else 1)
+        each += SWIZZLED * LOOPED * sum(count / 2 for count, _ in work.flops)
+    if grouped:
+        return Starts(each, LOOPED * (GROUPED_BACKWARD if work.phase == BACKWARD else 1))
+    return Starts(each, by_step=RING if work.module is Module.ATTENTION else 0.0)
+
+
+# Of each step of a ring, in Python: room for the keys that come, half of a tensor copied, attention
+# itself, and two kernels that correct what was summed; in backward halves copied, attention, and
+# both gradients added (Transformer Engine 2.5, pytorch/attention/dot_product_attention/
+# context_parallel.py: AttnFuncWithCPAndKVP2P).
+RING = 5.0
+# What Transformer Engine starts from C++ within one call: Python and autograd see that call alone.
+LOOPED = constants.LOOPED.middle
+
+
+def repeated(step: Step, amounts: Amounts) -> tuple[Number, Number]:
+    """Experts and steps of a ring that an operation of Megatron's layers is started for."""
+    if step.blocks.structure.kernels != "megatron":
+        return 0.0, 0.0
+    ranks = amounts.sizes["CP"]
+    return float(amounts.elements(STACK)), ranks * (ranks > 1)
 
 
 # Transformer Engine 2.9. A scale of the whole tensor, read off it: its largest value is cleared and
@@ -74,8 +106,10 @@ def narrowed(eight: EightBit, grouped: bool) -> tuple[float, float]:
     """Operations that the host starts to make one operand narrow, and for each expert's rows of it.
     Experts have kernels of their own but for delayed scales, which one kernel casts all with
     (pytorch/csrc/extensions/cast.cpp: multi_tensor_quantize_impl)."""
-    kernels = 1.0 if eight.block or eight.delayed else float(SCALED)
-    return (0.0, kernels) if grouped and not eight.delayed else (kernels, 0.0)
+    kernels = 1 if eight.block or eight.delayed else SCALED
+    if grouped and not eight.delayed:
+        return 1.0, kernels * LOOPED
+    return 1.0 + (kernels - 1) * LOOPED, 0.0
 
 
 # Of each expert in backward: both products, and the tensor that stands in for the weight's
@@ -91,13 +125,13 @@ COPIED = 4
 
 def left_to_start(
     work: Work, kernels: str, captured: frozenset[str], eight: EightBit | None = None
-) -> tuple[float, float]:
+) -> Starts:
     """As `starts`, of an operation some of which may be part of a CUDA graph."""
-    each, by_expert = starts(work, kernels, eight)
+    found = starts(work, kernels, eight)
     if work.name.removesuffix(TO_8_BITS) not in captured:
-        return each, by_expert
+        return found
     copied = COPIED if work.phase != BACKWARD and work.module is Module.PERMUTE else 0
-    return min(each, float(copied)), 0.0
+    return Starts(min(found.each, float(copied)))
 
 
 @kept
@@ -179,10 +213,10 @@ def _counted(
     kernels: str,
     graphs: tuple[str, ...] = (),
     eight: EightBit | None = None,
-) -> tuple[tuple[float, float], ...]:
+) -> tuple[Starts, ...]:
     """What some tapes start in one forward, in one backward, and for the gradients of weights in
-    it: operations, and those for each expert."""
-    sums = [[0.0, 0.0] for _ in range(3)]
+    it."""
+    sums = [[0.0, 0.0, 0.0] for _ in range(3)]
     every = (*counts, *(0 for _ in range(len(tapes) - len(counts))))
     inside = captured(tapes, graphs)
     for work, where in works(tapes, again):
@@ -191,7 +225,7 @@ def _counted(
             sums[work.phase != FORWARD][k] += runs * n
             if is_product(work):
                 sums[2][k] += runs * n / 2
-    return tuple((each, by_expert) for each, by_expert in sums)
+    return tuple(Starts(*of) for of in sums)
 
 
 def is_product(of: Work | OperationTime) -> bool:
@@ -211,10 +245,9 @@ def operations(
     of_ends = _counted(ends, (1,) * len(ends), ("",) * len(ends), kernels, (), eight)
     counts = tuple(step.layers.counts)
     of_layers = _counted(step.blocks.layers, counts, again, kernels, graphs, eight)
-    experts = float(amounts.elements(STACK)) if kernels == "megatron" else 0.0
+    times = repeated(step, amounts)
     forward, backward, weights = (
-        end + layer + experts * (of_end + of_layer)
-        for (end, of_end), (layer, of_layer) in zip(of_ends, of_layers, strict=True)
+        end.of(*times) + layer.of(*times) for end, layer in zip(of_ends, of_layers, strict=True)
     )
     more = REPLAY.middle * replayed(step) + scheduled(step)
     return forward + more, backward + more + hooks(step, amounts), weights
@@ -282,9 +315,12 @@ def each_start(plan: Plan, x: Any = PLAIN) -> Read:
 
 
 def each_of(launch: constants.Constant, plan: Plan, x: Any = PLAIN) -> Read:
-    """The same of what a common server's CPU takes."""
+    """The same of what a common server's CPU takes: on another it is longer by what one operation
+    alone takes longer there, which is how its slowness was measured."""
     each, slowness = x.constant(launch), plan.node.host_slowness
-    return each if slowness == 1 else each * x.at("hardware.host_slowness", slowness)
+    if slowness == 1:
+        return each
+    return each + (x.at("hardware.host_slowness", slowness) - 1) * x.constant(constants.HOST_ALONE)
 
 
 def optimizer_starts(step: Step, amounts: Amounts) -> float:

@@ -555,7 +555,7 @@ def _starts(book: Book, phase: str) -> Explanation:
                         certainty="assumed")  # fmt: skip
         return about(what, "", formula, "In all micro-batches of a step.", [host.SOURCE])
     inside, eight = host.captured(step.blocks.layers, structure.graphs), host.eight_of(structure)
-    found = []
+    repeats, found = host.repeated(step, amounts), []
     if (replays := host.replayed(step)) and phase != host.OPTIMIZER:
         graphs = known("graphs that are replayed", replays, source="the plan: train.cuda_graphs")
         found.append(graphs * _beside(book).batches * constant(host.REPLAY))
@@ -564,10 +564,10 @@ def _starts(book: Book, phase: str) -> Explanation:
                       source="the plan: train.overlap_moe_expert_parallel_comm")  # fmt: skip
         found.append(parts * _beside(book).batches)
     for e in _executions(book):
-        each, by_expert = host.left_to_start(e.work, structure.kernels, inside, eight)
-        n = e.runs * (each + (by_expert * float(amounts.elements(host.STACK)) if by_expert else 0))
+        of = host.left_to_start(e.work, structure.kernels, inside, eight)
+        n = e.runs * of.of(*repeats)
         if n and (e.work.phase == host.FORWARD) == (phase == host.FORWARD):
-            sure = "exact" if each == 1 else "measured"
+            sure = "exact" if of == (1, 0, 0) else "measured"
             found.append(known(e.work.name, n, certainty=sure, source=f"{e.runs} runs"))
     if phase == host.BACKWARD and (called := host.hooks(step, amounts)):
         source = "the weights that are trained, in each micro-batch"

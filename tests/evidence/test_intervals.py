@@ -54,7 +54,7 @@ def test_an_interval_is_narrow_where_the_same_was_measured_and_wide_where_nothin
     mixture = compared(plan("mi300x-192gb", model="qwen3-30b-a3b"))
     assert [c.distance for c in (near, like, gpu, far, mixture)] == [TWIN, LIKE, GPU, WORK, WORK]
     assert near.high / near.low < like.high / like.low < far.high / far.low
-    assert mixture.high / mixture.low > 2
+    assert mixture.high / mixture.low > 1.5
     assert far.low < 0.85
     assert far.high > 1.3
 

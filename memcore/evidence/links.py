@@ -1,4 +1,5 @@
-"""Bandwidths between accelerators that others measured (presets/evidence/links.toml)."""
+"""Bandwidths between accelerators, and optimizer steps on hosts, that others measured
+(presets/evidence/links.toml)."""
 
 from __future__ import annotations
 
@@ -8,11 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.evidence.comparison import Comparison, of_run, text
+from memcore.evidence.planned import time_of
 from memcore.plan.plan import Plan
 from memcore.timing.communication import Links
 
 PAIR = "one to the next"
+ON_HOST = "optimizer step on the host"
 LINK_TOLERANCE = 0.1
+HOST_TOLERANCE = 0.3
 
 
 @functools.cache
@@ -23,12 +27,16 @@ def links_table() -> Mapping[str, Any]:
 
 @functools.cache
 def compared_links() -> tuple[Comparison, ...]:
-    """Every measured bandwidth beside ours."""
+    """Every measured bandwidth and host step beside ours."""
     return tuple(map(compared_link, links_table()["runs"]))
 
 
 def compared_link(run: Mapping[str, Any]) -> Comparison:
-    plan, moved = Plan.of(run["plan"]), run["moved"]
+    plan = Plan.of(run["plan"])
+    if run["what"] == ON_HOST:
+        ours = next(t.seconds for t in time_of(plan).transfers if t.link == "dram")
+        return of_run(run, plan, ON_HOST, run["value"], ours, "seconds", tolerance=HOST_TOLERANCE)
+    moved = run["moved"]
     over = Links.of(plan, plan.parallel.tp)
     if run["what"] == PAIR:
         ours = moved / max(over.send(moved).values())

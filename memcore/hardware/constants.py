@@ -393,16 +393,27 @@ HOST_ADAM_BYTES = Constant(
     "assumed",
     "read gradient, and read and write master and both moments, 4 bytes each",
 )
+HOST_OPTIMIZER = Constant(
+    "an optimizer step on the host, share of DRAM's bandwidth",
+    0.115,
+    0.18,
+    "ratio",
+    "measured",
+    "five steps of DeepSpeed's CPUAdam with 1, 2, 2, 4 and 8 processes in a node (presets/evidence/"
+    "links.toml). Its launcher leaves OMP_NUM_THREADS alone (launcher/launch.py), so that each "
+    "process has as many threads as the node has cores; --bind_cores_to_rank gives each its own, "
+    "and is a seventh faster. CPUAdam's kernel alone has 0.43 to 0.57 (Ren et al. 2021, table 4; "
+    "Lian et al. 2025, table 3): clipping, and what turns weights to 16 bits, are not in it",
+)
 HOST_THREAD = Constant(
-    "DRAM traffic of an optimizer step in one of a node's processes",
-    6.3e9,
-    20e9,
+    "DRAM traffic of one thread's optimizer step",
+    7.8e9,
+    7.8e9,
     "B/s",
     "assumed",
-    "launchers give several processes one thread each, or all the same ones (torchrun: "
-    "OMP_NUM_THREADS=1). CPUAdam's 10 s for 18B weights of a node of eight A100 are 6.3 GB/s a "
-    "process (deepspeedai/DeepSpeed issue 6834); a whole step of Qwen2.5 3B on two A100 takes "
-    "3.1 s (pull request 7474), which are 14 and more, 20 if the GPU has a second of it",
+    "torchrun sets OMP_NUM_THREADS to 1 where several processes start and nobody has set it "
+    "(torch/distributed/run.py). 536.9M weights took one thread 1.93 s beside an H100 "
+    "(ISEEKYAN/Megatron-LM issue 188); whoever sets more threads has all of the host's share",
 )
 
 # Serving. Read off the runs that presets/evidence/served.toml marks 'tuned', and off no others.
@@ -499,5 +510,6 @@ ALL = (
     LINK_EFFICIENCY,
     COLLECTIVE_LATENCY,
     HOST_ADAM_BYTES,
+    HOST_OPTIMIZER,
     HOST_THREAD,
 )

@@ -361,11 +361,11 @@ def copied(
     node, share = plan.node, x.constant(constants.LINK_EFFICIENCY)
     if link == "dram":
         rate = x.at("hardware.dram_bandwidth", node.dram_bandwidth)
-        rate = rate * x.constant(constants.HBM_EFFICIENCY)
-        # Several processes, which their launcher gives one thread each.
-        ranks = x.known("GPUs in a node", plan.gpus_in_node, source="the plan")
-        threads = ranks * x.constant(constants.HOST_THREAD)
-        rate = where(plan.gpus_in_node > 1, least(rate, threads), rate)
+        rate = rate * x.constant(constants.HOST_OPTIMIZER)
+        if not FRAMEWORKS[plan.train.framework].threads:
+            ranks = x.known("GPUs in a node", plan.gpus_in_node, source="the plan")
+            threads = ranks * x.constant(constants.HOST_THREAD)
+            rate = where(plan.gpus_in_node > 1, least(rate, threads), rate)
         return over(total(pieces), rate)
     if link == "nvme":
         whole = {"read": node.nvme_read_bandwidth, "write": node.nvme_write_bandwidth}

@@ -42,6 +42,8 @@ class Framework(Word):
     rows       whether an optimizer gets an embedding's gradient by rows
     to_end     whether a checkpointed layer is run again to its end
     by_hand    whether its training loops are often written by hand, as PEFT's examples are
+    threads    whether its launcher leaves each process as many threads as a node has cores;
+               torchrun gives several processes one each
     """
 
     zero: tuple[int, ...]
@@ -58,6 +60,7 @@ class Framework(Word):
     rows: bool = False
     to_end: bool = False
     by_hand: bool = False
+    threads: bool = False
 
     @property
     def own(self) -> bool:
@@ -142,6 +145,7 @@ FRAMEWORKS = {
         nvme=True,
         flat=True,
         one_dtype=True,
+        threads=True,
     ),
 }
 

@@ -11,7 +11,7 @@ from tables import each
 
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
-from memcore.evidence import compared_links
+from memcore.evidence.links import ON_HOST, compared_links
 from memcore.explain import Book
 from memcore.hardware.constants import COLLECTIVE_EFFICIENCY, THROUGH_HOST
 from memcore.hardware.topology import axis_lengths, inside
@@ -35,7 +35,10 @@ def over(gpu, ranks, gpus=None, stride=1, **cluster):
 # -- against what others measured -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("run", [pytest.param(c, id=c.run) for c in compared_links()])
+BANDWIDTHS = [c for c in compared_links() if c.what != ON_HOST]
+
+
+@pytest.mark.parametrize("run", [pytest.param(c, id=c.run) for c in BANDWIDTHS])
 def test_measured_bandwidths(run):
     assert run.used_for == "check"
     assert abs(run.error) <= run.tolerance == 0.1

@@ -440,8 +440,9 @@ def test_rules_that_read_the_accumulation_are_asked_of_each():
 def test_70b_on_8_gpus_is_offloaded_and_24_fit_without(big):
     best = {p.figures["gpus"]: p for p in big.pareto}
     assert "cpu" in best[8].changes["train.offload_optimizer"]
-    # 9.5 s before the threads of a node's processes limited its optimizer: constants.HOST_THREAD
-    assert best[8].figures["step_seconds"] <= 23
+    # 9.5 s would take an optimizer on the host that has three quarters of DRAM's bandwidth: five
+    # published ones have a seventh (constants.HOST_OPTIMIZER).
+    assert best[8].figures["step_seconds"] <= 26
     assert {path: v for path, v in best[24].changes.items() if "offload" in path} == {}
     gpus = [p.figures["gpus"] for p in big.pareto]
     times = [p.figures["seconds_per_token"] for p in big.pareto]

@@ -38,7 +38,7 @@ from memcore.tape.tape import (
     Tensor,
 )
 from memcore.words.precision import BY_ROW, BY_TENSOR
-from memcore.words.training import ALL_LINEAR, DENSE, INT8, NF4_DOUBLE, SPARSE
+from memcore.words.training import ALL_LINEAR, DENSE, INT8, NF4_DOUBLE, REDUCED, SPARSE
 from memcore.words.word import DTYPE_BYTES
 
 
@@ -482,7 +482,7 @@ def scatter(
         if t.parallel:
             t.send("partial results", "all-reduce", TP, whole, x.dtype)
         return Tensor(x.storage, shape, x.dtype, x.needs_grad, x.node, x.index)
-    t.start("scatter", x, started=6 if t.kernels == "megatron" else 1)
+    t.start("scatter", x, product=REDUCED, started=6 if t.kernels == "megatron" else 1)
     beside = (product,) if product and t.within(Part.LAYER) else ()
     t.send("partial results", "reduce-scatter", TP, whole, x.dtype, beside=beside)
     sent = "fp8" if narrow else x.dtype

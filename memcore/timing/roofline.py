@@ -42,7 +42,7 @@ from memcore.tape.kinds import Module, Part
 from memcore.tape.ledger import Amounts, Terms, kept_products
 from memcore.tape.tape import Send, Tape
 from memcore.words.precision import EightBit
-from memcore.words.training import FLASH_3, LAYER, OPERATIONS, TO_END
+from memcore.words.training import FLASH_3, KEPT_PRODUCTS, LAYER, OPERATIONS, TO_END
 from memcore.words.word import DTYPE_BYTES
 
 
@@ -213,15 +213,13 @@ def sends(
 ) -> tuple[tuple[Send, tuple[int, ...]], ...]:
     """The collectives of some tapes, and which of the tapes have each, as often as they do.
 
-    What backward runs again sends again, but for reductions, whose results a policy by operation
-    keeps (torchtitan/distributed/activation_checkpoint.py: reduce_scatter_tensor).
+    What backward runs again sends again, but for what a policy by operation keeps.
     """
     found: dict[Send, list[int]] = {}
     for i, (block, word) in enumerate(zip(tapes, again, strict=True)):
         for s in block.sends:
             phases = [s.phase]
-            reduces = s.kind in ("reduce-scatter", "all-reduce")
-            kept = word.removesuffix(TO_END) == OPERATIONS and reduces
+            kept = word.removesuffix(TO_END) == OPERATIONS and s.kind in KEPT_PRODUCTS
             if s.phase == "forward" and word and not kept:
                 phases.append("recompute")
             for phase in phases:

@@ -397,8 +397,9 @@ class Checkpointing(Word):
 # Operations whose results 'selective-op' keeps, and every how many-th of them: the policy of
 # torchtitan's SelectiveAC (torchtitan/distributed/activation_checkpoint.py, 2026-08) for
 # torch.utils.checkpoint.create_selective_checkpoint_contexts. 'attention' is PyTorch's own; the
-# flash_attn package is not on its list.
-KEPT_PRODUCTS = {"mm": 2, "addmm": 1, "bmm": 1, "attention": 1}
+# flash_attn package is not on its list. What is kept of a collective is not sent again.
+REDUCED = "reduce-scatter"
+KEPT_PRODUCTS = {"mm": 2, "addmm": 1, "bmm": 1, "attention": 1, REDUCED: 1}
 
 CHECKPOINTING = {
     "none": Checkpointing("None", "Keep every tensor that backward needs.", ""),

@@ -235,6 +235,7 @@ class Tape:
         self.buffers: list[Storage] = []
         self.work: list[Cost] = []
         self.sends: list[Send] = []
+        self.sent_at: list[int] = []  # of each, how many operations had begun
         self.clock = 0
         self.forward_end = 0
         self.last_packed = 0  # when forward began the last operation that saves something
@@ -397,6 +398,7 @@ class Tape:
         phase = "backward" if backward else "recompute" if self.forward_end else "forward"
         made = Send(what, kind, axis.name, shape, dtype, phase, behind, attention, beside)
         self.sends.append(made)
+        self.sent_at.append(len(self.work))
 
     def in_pieces(self, tokens: int, product: Product) -> None:
         """Another product reads what is sent at that place, in pieces. So long as no other does,

@@ -217,10 +217,13 @@ def sends(
     """
     found: dict[Send, list[int]] = {}
     for i, (block, word) in enumerate(zip(tapes, again, strict=True)):
-        for s in block.sends:
+        recompute = word.removesuffix(TO_END)
+        last = block.run_again if recompute == word else len(block.work)
+        for s, at in zip(block.sends, block.sent_at, strict=True):
             phases = [s.phase]
-            kept = word.removesuffix(TO_END) == OPERATIONS and s.kind in KEPT_PRODUCTS
-            if s.phase == "forward" and word and not kept:
+            kept = recompute == OPERATIONS and s.kind in KEPT_PRODUCTS
+            runs = at <= last or recompute not in (OPERATIONS, LAYER)
+            if s.phase == "forward" and word and runs and not kept:
                 phases.append("recompute")
             for phase in phases:
                 found.setdefault(replace(s, phase=phase), []).append(i)

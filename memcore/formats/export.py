@@ -288,7 +288,11 @@ def _megatron(plan: Plan) -> dict[str, str]:
     on = [path.rpartition(".")[2] for path in SWITCHES if get(plan, path)]
     on += ["sequence_parallel"] if p.sequence_parallel else []
     on += ["use_distributed_optimizer"] if t.zero else []
+    on += ["use_megatron_fsdp"] if t.zero == 3 else []
     words += [f"--{name.replace('_', '-')}" for name in on]
+    if t.zero == 3:
+        words += ["--data-parallel-sharding-strategy", "optim_grads_params"]
+        words += ["--ckpt-format", "fsdp_dtensor"]
     words += ["--fp16" if t.precision.startswith("fp16") else "--bf16"]
     words += PRECISIONS.get(t.precision, ())
     words += ["--attention-backend", "unfused" if t.attention == "eager" else "flash"]

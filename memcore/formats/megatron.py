@@ -40,8 +40,6 @@ SWITCHES = (
 )
 GPT2_VOCABULARY, LLAMA_VOCABULARY = 50_257, 32_000
 LEFT = {
-    "use_megatron_fsdp": "Megatron's own FSDP is not planned",
-    "data_parallel_sharding_strategy": "Megatron's own FSDP is not planned",
     "optimizer_cpu_offload": "its optimizer on the CPU is not planned",
     "cpu_offloading": "activations in host memory are not planned for Megatron",
     "zero_stage": "Megatron-DeepSpeed's ZeRO is not planned",
@@ -49,10 +47,16 @@ LEFT = {
     "decoder_last_pipeline_num_layers": "uneven stages are not planned",
     "pipeline_model_parallel_layout": "uneven stages are not planned",
     "num_layers_in_*": "uneven stages are not planned",
-    "megatron_fsdp_*": "Megatron's own FSDP is not planned",
-    "fsdp_double_buffer": "Megatron's own FSDP is not planned",
+    "megatron_fsdp_version": "version 1 of Megatron-FSDP is planned",
+    "megatron_fsdp_main_params_dtype": "main weights in fp32 are planned",
+    "megatron_fsdp_grad_comm_dtype": "gradients are sent as they are summed",
+    "megatron_fsdp_*": "is not planned",
+    "fsdp_double_buffer": "buckets that are freed are planned, not double buffers",
+    "use_nccl_ub": "buckets that are freed are planned, not double buffers",
+    "nccl_ub": "buckets that are freed are planned, not double buffers",
+    "suggested_communication_unit_size": "its default is planned",
+    "outer_dp_sharding_strategy": "is not planned: states are cut over all ranks here",
     "use_torch_fsdp2": "FSDP2 under Megatron is not planned: set train.framework to fsdp2",
-    "use_custom_fsdp": "Megatron's own FSDP is not planned",
     "ds_sequence_parallel_size": "sequences cut by heads are not planned",
     "hierarchical_context_parallel_sizes": "is not planned",
     "rampup_batch_size": "the batch is the last one from the start here",
@@ -135,9 +139,7 @@ def arguments(keys: Keys, draft: Draft) -> None:
     draft.put("train.framework", "megatron", "Megatron's arguments")
     draft.put("train.kernels", "megatron", "Megatron's arguments")
     draft.otherwise("train.optimizer", "adamw", "--optimizer")
-    draft.put(
-        "train.zero", int(keys.on("use_distributed_optimizer")), "--use-distributed-optimizer"
-    )
+    _stage(keys, draft)
     for path in SWITCHES:
         option = path.rpartition(".")[2]
         draft.put(path, keys.on(option), keys.written(option))
@@ -212,11 +214,33 @@ def _precision(keys: Keys, draft: Draft) -> None:
     # arguments.py turns fp32 on for bf16 unless it is told otherwise, and for nothing else.
     wide, narrow = "accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16"
     in_fp32, in_bf16 = keys.on(wide), keys.on(narrow)
+    own = str(keys.take("megatron_fsdp_main_grads_dtype") or "auto").rpartition(".")[2]
+    in_fp32, in_bf16 = in_fp32 or own in ("fp32", "float32"), in_bf16 or own in ("bf16", "bfloat16")
     if in_fp32 or in_bf16:
         key = narrow if in_bf16 else wide
         draft.put("train.grad_reduce_in_fp32", not in_bf16, keys.written(key), True)
     else:
         draft.otherwise("train.grad_reduce_in_fp32", half == "bf16", keys.written(wide))
+
+
+# What Megatron-FSDP cuts, by the ZeRO stage that it is; it has the distributed optimizer always.
+STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads_params": 3}
+
+
+def _stage(keys: Keys, draft: Draft) -> None:
+    """Which states ranks share out (distributed_data_parallel_config.py)."""
+    key, strategy = "use_distributed_optimizer", "data_parallel_sharding_strategy"
+    owned, old = keys.on(key), keys.on("use_custom_fsdp")
+    said = keys.take(strategy)
+    if not (keys.on("use_megatron_fsdp") or old):
+        draft.put("train.zero", int(owned), "--use-distributed-optimizer")
+        return
+    word = "no_shard" if said is None else str(said)
+    if word in STRATEGIES:
+        draft.put("train.zero", STRATEGIES[word], keys.written(strategy), word)
+    else:
+        draft.put("train.zero", 3, keys.written(strategy), word)
+        draft.leave(keys.written(strategy), f"{word} is not planned: weights are cut too")
 
 
 def _moments(keys: Keys, draft: Draft) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from memcore.frameworks import megatron_fsdp
 from memcore.frameworks.ddp import whole_model
 from memcore.frameworks.framework import Framework
 from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
-from memcore.step.step import Step
+from memcore.step.step import Instant, Step
 from memcore.tape.dims import CP, TP, VOCAB, B, D, S, positive
 from memcore.tape.kinds import Role
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, Group, Template
@@ -67,11 +68,18 @@ def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
     return Group.of(rows)
 
 
+def schedule(step: Step) -> list[Instant]:
+    """Every GPU has all parameters of its stage, or its part of each layer's."""
+    return megatron_fsdp.units(step) if step.sharded else whole_model(step)
+
+
 def megatron(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:
     """Megatron's data parallelism: gradients once a step, behind the last backward where
     they overlap it; with the distributed optimizer each rank gets its part, and everybody the
     updated weights, behind the first forward where they overlap. Experts have their own replicas,
     and share what hides both by their bytes."""
+    if step.sharded:
+        return megatron_fsdp.sent(plan, step, amounts, beside)
     t, found = plan.train, []
     there = []
     for axis, of_experts in (("DP", False), ("EDP", True)):
@@ -109,10 +117,12 @@ DATA_PARALLEL = {
 
 MEGATRON = Framework(
     facts=FRAMEWORKS["megatron"],
-    schedule=whole_model,
+    schedule=schedule,
     sends=megatron,
     slack=constants.ALLOCATOR_SLACK,
     accumulated=True,
     vocabulary=128,  # --make-vocab-size-divisible-by
     buffers=megatron_buffers,
+    dimensions=megatron_fsdp.DIMENSIONS,
+    complete=megatron_fsdp.complete,
 )

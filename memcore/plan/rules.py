@@ -276,7 +276,7 @@ PLAIN = [name for name, f in reversed(FRAMEWORKS.items()) if f.plain]
 OWN = [name for name, f in FRAMEWORKS.items() if f.own]
 ROWS = [name for name, f in FRAMEWORKS.items() if f.rows]
 HYBRID = [name for name, f in FRAMEWORKS.items() if f.hybrid]
-SHARDS = [name for name, f in FRAMEWORKS.items() if f.shards < NEVER]
+SHARDS = [name for name, f in FRAMEWORKS.items() if f.shards < NEVER and not f.own]
 WHOLE = [name for name, f in FRAMEWORKS.items() if f.plain and f.shards == NEVER]
 SHARDED = [name for name in PLAIN if name not in WHOLE]
 NVME = [name for name, f in FRAMEWORKS.items() if f.nvme]
@@ -707,6 +707,49 @@ def _eight_bit_rules(plan: Plan, _: Model | None) -> list[Rule]:
             (*to(field, "mxfp8" if how.block else "fp8-mixed"), {"train.zero": 1}),
         ),
     ]
+
+
+def _unit_rules(plan: Plan, _: Model | None) -> list[Rule]:
+    """What Megatron-FSDP is planned with."""
+    t, field = plan.train, "train.zero"
+    framework = FRAMEWORKS[t.framework]
+    if not (framework.own and t.zero >= framework.shards):
+        return []
+    how = eight_bit(t.framework, t.precision)
+    return each(
+        field,
+        to(field, 1),
+        (
+            plan.parallel.pp > 1,
+            "Megatron-FSDP is planned without a pipeline",
+            {"parallel.pp": 1, "parallel.virtual_stages": 1},
+        ),
+        (
+            t.adapter != "none",
+            "Megatron-FSDP is planned where every weight is trained",
+            {"train.adapter": "none"},
+        ),
+        (
+            how is not None and how.primary,
+            "Megatron-FSDP is planned with weights of 16 bits at rest",
+            *to("train.precision", "mxfp8" if how and how.block else "fp8-mixed"),
+        ),
+        (
+            t.optimizer not in ("adamw", "sgd"),
+            "Megatron-FSDP has Adam and SGD (arguments.py)",
+            *to("train.optimizer", "adamw"),
+        ),
+        (
+            t.overlap_moe_expert_parallel_comm,
+            "Megatron-FSDP is planned without experts' rows behind another micro-batch",
+            *to("train.overlap_moe_expert_parallel_comm", False),
+        ),
+        (
+            bool(listed(t.cuda_graphs)),
+            "Megatron-FSDP is planned without CUDA graphs",
+            *to("train.cuda_graphs", NO_LAYER),
+        ),
+    )
 
 
 def _aware_rules(plan: Plan, _: Model | None) -> list[Rule]:
@@ -1564,7 +1607,7 @@ def _offload_rules(plan: Plan, _: Model | None) -> list[Rule]:
     return [
         Rule(
             field,
-            parameters and t.zero < framework.shards,
+            parameters and (framework.own or t.zero < framework.shards),
             "sharded parameters alone can live outside the GPU",
             (*none, *_under(fitting)),
         ),
@@ -1583,7 +1626,7 @@ def _offload_rules(plan: Plan, _: Model | None) -> list[Rule]:
         Rule(
             field,
             parameters
-            and framework.shards < NEVER
+            and t.framework in SHARDS
             and not framework.nvme
             and t.offload_optimizer == "nvme",
             "FSDP2 keeps parameters, gradients and states in one place, DRAM",
@@ -1698,6 +1741,7 @@ RULES: tuple[Callable[[Plan, Model | None], list[Rule]], ...] = (
     _module_recompute_rules,
     _graph_rules,
     _eight_bit_rules,
+    _unit_rules,
     _aware_rules,
     _float8_rules,
     _module_rules,

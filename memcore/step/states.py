@@ -14,13 +14,14 @@ from memcore.tape.dims import DISTINCT, Number, Shape, ceil_div, share, where
 from memcore.tape.kinds import Part as Scope
 from memcore.tape.ledger import Group, Template
 from memcore.tape.quantized import parts, parts_in_8_bits
-from memcore.tape.sharding import cut_shape, flat_cut, fsdp_cut, is_shared_out
+from memcore.tape.sharding import cut_shape, flat_cut, fsdp_cut, is_shared_out, unit_cut
 from memcore.tape.tape import Storage, Tape
 from memcore.words.optimizers import PAGED, Optimizer, State
 from memcore.words.precision import Precision
 from memcore.words.training import DENSE, FUSED_ROWS, SPARSE
 
 FSDP = "torch.distributed.fsdp.fully_shard: shards dimension 0, pads to the group"
+UNITS = "megatron/core/distributed/fsdp/src/megatron_fsdp/param_and_grad_buffer.py"
 DEEPSPEED = "deepspeed/runtime/zero (0.19.2): stage_1_and_2.py, stage3.py, partition_parameters.py"
 TORCH = "torch.nn.Module.parameters and torch.optim.Optimizer.state"
 DDP = "torch.nn.parallel.DistributedDataParallel: gradient_as_bucket_view=False"
@@ -79,16 +80,18 @@ def block_states(
     sharded: bool,
     outer: bool,
     flattened: bool = False,
+    units: bool = False,
 ) -> BlockStates:
     """The states of one block. `sharded`: FSDP or ZeRO-3 owns the parameters; else every GPU has
     them all. `outer`: the block is the embedding or the head, not a layer. `flattened`: tensors are
-    laid out flat before they are cut (DeepSpeed), and the optimizer sees one tensor.
+    laid out flat before they are cut (DeepSpeed), and the optimizer sees one tensor. `units`: flat
+    within each layer, whose experts are gathered with it (Megatron-FSDP).
     """
     parameters = [p for p in tape.parameters if p.trained]
     dense = [p for p in parameters if p.table == DENSE]
-    source = DEEPSPEED if flattened else FSDP if sharded else TORCH
-    part = flat_cut if flattened else fsdp_cut if sharded else cut_shape
-    one_group = [p for p in tape.parameters if not is_shared_out(p.shape)]
+    source = DEEPSPEED if flattened else UNITS if units else FSDP if sharded else TORCH
+    part = flat_cut if flattened else unit_cut if units else fsdp_cut if sharded else cut_shape
+    one_group = [p for p in tape.parameters if units or not is_shared_out(p.shape)]
 
     def group(
         suffix: str,

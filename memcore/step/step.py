@@ -19,7 +19,7 @@ from memcore.models.blocks import Blocks
 from memcore.models.stack import Layers
 from memcore.step.chart import Chart
 from memcore.step.states import BlockStates, block_states, lookup_tables
-from memcore.tape.dims import EP, HALF_ROTARY, Cut, Number, Shape
+from memcore.tape.dims import EP, HALF_ROTARY, Cut, Flat, Number, Shape
 from memcore.tape.kinds import Role
 from memcore.tape.ledger import (
     AUTOGRAD,
@@ -227,7 +227,10 @@ class Step:
         return tuple(self._states(tape, outer=kind.place == BRIDGE) for tape, kind in kinds)
 
     def _states(self, tape: Tape, outer: bool) -> BlockStates:
-        return block_states(tape, self.copies, self.optimizer, self.sharded, outer, self.flat)
+        units = self.sharded and self.accumulated
+        return block_states(
+            tape, self.copies, self.optimizer, self.sharded, outer, self.flat, units
+        )
 
     def recompute(self, kind: int) -> str:
         """What of layers of this kind is run again whole (policies.Checkpointing), or ''."""
@@ -627,7 +630,12 @@ def root(step: Step, state: str) -> Alive:
 
 def owned(step: Step, state: str, of_experts: bool) -> Alive:
     """One kind of state of a stage's experts, or of everything else."""
-    return [(_part(group, of_experts), n) for group, n in step.every(state)]
+    return apart(step.every(state), of_experts)
+
+
+def apart(alive: Alive, of_experts: bool) -> Alive:
+    """Of what is alive experts, or everything else."""
+    return [(_part(group, of_experts), n) for group, n in alive]
 
 
 @kept
@@ -637,4 +645,5 @@ def _part(group: Group, of_experts: bool) -> Group:
 
 def _is_expert(shape: Shape) -> bool:
     """Whether a weight of this shape is shared out over expert-parallel ranks."""
-    return any(isinstance(f, Cut) and f.axis is EP for f in shape)
+    flats = (f.shape for f in shape if isinstance(f, Flat))
+    return any(isinstance(f, Cut) and f.axis is EP for f in shape) or any(map(_is_expert, flats))

@@ -378,6 +378,8 @@ SHORT_IN = Dim(
 SSM_PAIRS = Dim("SSM_PAIRS", "2 SSM_HEADS: how much each head forgets, and how much it writes")
 STEP_RANK = Dim("STEP_RANK", "width that Mamba's steps of all channels are made from")
 SELECTED = Dim("SELECTED", "STEP_RANK + 2 SSM_STATE: steps, B and C of Mamba, of one projection")
+CUT = Dim("CUT", "1 where other ranks have parts of the same weights, else 0")
+CUT_EXPERTS = Dim("CUT_EXPERTS", "1 where other ranks have parts of the same experts, else 0")
 KERNEL = Dim("KERNEL", "tokens that a short convolution sees")
 KEPT_TOKENS = Dim(
     "KEPT_TOKENS",

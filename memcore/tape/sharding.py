@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from memcore.tape.dims import EDP, EP, SHARD, STATE, Axis, Cut, Dim, Factor, Shape, flat
+from memcore.tape.dims import (
+    CUT,
+    CUT_EXPERTS,
+    EDP,
+    EP,
+    SHARD,
+    STATE,
+    Axis,
+    Cut,
+    Dim,
+    Factor,
+    Shape,
+    flat,
+)
 
 
 def cut_shape(shape: Shape, cut: str, sharded: bool) -> Shape:
@@ -37,6 +50,15 @@ def flat_cut(shape: Shape, cut: str, sharded: bool) -> Shape:
     if cut == "state":
         return (flat(shape, STATE),)
     return (flat(shape, SHARD),) if sharded and cut == "resident" else shape
+
+
+def unit_cut(shape: Shape, cut: str, sharded: bool) -> Shape:
+    """The same under Megatron-FSDP, where weights of a layer lie flat behind each other; a whole
+    one beside its part where other ranks have the rest."""
+    experts = is_shared_out(shape)
+    if cut == "gathered":
+        return (CUT_EXPERTS if experts else CUT, *shape)
+    return (flat(shape, EDP if experts else STATE if cut == "state" else SHARD),)
 
 
 # The ranks themselves, as a factor of what they hold together.

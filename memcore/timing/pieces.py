@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from memcore.quantity.reading import Read, total
-from memcore.step.step import optimizer_states, owned, root
+from memcore.step.step import apart, optimizer_states, owned, root
 
 if TYPE_CHECKING:
     from memcore.step.step import Alive, Step
@@ -31,6 +31,21 @@ STATES: dict[str, tuple[str, Callable[[Step], Alive]]] = {
     ),
     "root-weights": ("Whole weights of embedding and head", lambda s: root(s, "gathered")),
     "root-gradients": ("Whole gradients of embedding and head", lambda s: root(s, "reduction")),
+    "unit-weights": (
+        "Whole weights of all layers, but experts'",
+        lambda s: apart(s.of_layers("gathered", s.grouped), False),
+    ),
+    "unit-gradients": (
+        "Whole gradients of all layers, but experts'",
+        lambda s: apart(s.of_layers("reduction", s.grouped), False),
+    ),
+    "unit-experts": (
+        "Whole experts of all layers", lambda s: apart(s.of_layers("gathered", s.grouped), True)
+    ),
+    "unit-expert-gradients": (
+        "Whole gradients of all layers' experts",
+        lambda s: apart(s.of_layers("reduction", s.grouped), True),
+    ),
     "rank-gradients": (
         "Gradients on one GPU, but experts'", lambda s: owned(s, "gradients", False)
     ),
@@ -48,6 +63,10 @@ WHOLE, OF_LAYER, OF_REACHED = "", "layers", "reached"
 PIECES = {
     "weights of a layer": {"layer-weights": OF_LAYER},
     "gradients of a layer": {"layer-gradients": OF_REACHED},
+    "weights of a unit": {"unit-weights": OF_LAYER},
+    "gradients of a unit": {"unit-gradients": OF_REACHED},
+    "experts of a unit": {"unit-experts": OF_LAYER},
+    "gradients of a unit's experts": {"unit-expert-gradients": OF_REACHED},
     "weights of the root": {"root-weights": WHOLE},
     "weights of the root and of a layer": {"root-weights": WHOLE, "layer-weights": OF_LAYER},
     "gradients of the root and of a layer": {

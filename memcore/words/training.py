@@ -86,8 +86,8 @@ FRAMEWORKS = {
     "megatron": Framework(
         "Megatron-LM",
         "megatron.core with Transformer Engine's kernels: gradients are summed in a buffer, as a "
-        "rule in fp32. ZeRO 1 is its distributed optimizer.",
-        zero=(0, 1),
+        "rule in fp32. ZeRO 1 is its distributed optimizer, ZeRO 3 Megatron-FSDP.",
+        zero=(0, 1, 3),
         copies={
             "fp16-mixed": Precision("fp16", "fp16", "fp16", "fp32", "fp32", "fp32", scaled=True),
             **{
@@ -103,6 +103,8 @@ FRAMEWORKS = {
             },
         },
         kernels=("megatron",),
+        gathers=3,
+        shards=3,
         one_dtype=True,
         to_end=True,
     ),

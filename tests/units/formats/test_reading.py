@@ -716,6 +716,29 @@ def test_what_megatron_replays(said, graphs, left) -> None:
     assert left in "".join(told)
 
 
+@pytest.mark.parametrize(
+    ("said", "zero", "left"),
+    [
+        ("--use-distributed-optimizer", 1, ""),
+        ("--use-megatron-fsdp", 0, ""),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", 1, ""),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", 3, ""),
+        ("--use-custom-fsdp --data-parallel-sharding-strategy optim_grads_params", 3, ""),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", 3,
+         "optim_grads is not planned"),
+        ("--data-parallel-sharding-strategy optim_grads_params", 0, ""),
+    ],
+)  # fmt: skip
+def test_what_megatron_fsdp_cuts(said, zero, left) -> None:
+    """megatron/core/distributed/distributed_data_parallel_config.py."""
+    line = MEGATRON.replace("--use-distributed-optimizer", "").strip()
+    found = read(("a.sh", f"{line} {said}"))
+    assert found.plan.train.zero == zero
+    told = [str(issue) for issue in found.left if "strategy" in issue.field]
+    assert len(told) == bool(left)
+    assert left in "".join(told)
+
+
 LAUNCHERS = {
     "torchrun --nproc_per_node 8 --nnodes 2 train.py {}": 16,
     "python -m torch.distributed.launch --nproc_per_node=4 train.py {}": 4,

@@ -602,7 +602,8 @@ def test_repair_finds_a_valid_plan() -> None:
     [
         ({"model": "gpt2"}, "train.seq_len"),
         ({"train": {"zero": 1}}, "train.zero"),
-        ({"train": {"framework": "megatron"}}, "train.zero"),
+        ({"train": {"framework": "megatron"}}, "train.kernels"),
+        ({"train": {"framework": "pytorch"}}, "train.zero"),
         ({"cluster": {"gpus": 12}, "parallel": {"tp": 8}}, "cluster.gpus"),
         ({"train": 3, "cluster": {"gpus": 0}}, "train"),
         ({"cluster": {"gpus": 7}, "parallel": 5}, "parallel"),

@@ -31,7 +31,16 @@ from memcore.tape.dims import (
     Shape,
 )
 from memcore.tape.kinds import Role
-from memcore.tape.primitives import cast, linear, masked_fill, multiply, softmax, split
+from memcore.tape.primitives import (
+    cast,
+    gather,
+    linear,
+    masked_fill,
+    multiply,
+    scatter,
+    softmax,
+    split,
+)
 from memcore.tape.sharding import fsdp_cut
 from memcore.tape.structure import Structure
 from memcore.tape.tape import ALWAYS, Gradients, Storage, Tape, Tensor
@@ -232,11 +241,30 @@ def added(t: Tape, x: Tensor, bias: Tensor, name: str) -> Tensor:
 GATED = Stacks(gated)
 
 
+def all_tokens(t: Tape, x: Tensor) -> Tensor:
+    """x of all tokens, where tensor-parallel ranks cut each expert: every rank routes all of them,
+    and shared experts read them too (torchtitan v0.2.2, models/llama4/infra/parallelize.py:
+    apply_moe_ep_tp). Megatron's ranks route their own."""
+    if t.kernels == "megatron" or not t.parallel:
+        return x
+    whole = gather(t, x)
+    t.whole[id(whole)] = whole
+    return whole
+
+
 def routed_experts(
     t: Tape, s: Structure, x: Tensor, weights: Tensor, index: Tensor, stacks: Stacks = GATED
 ) -> Tensor:
     """Each token through its TOP_K experts, whose results are weighted and summed: HIDDEN, of the
-    experts' width."""
+    experts' width. Ranks that cut each expert have a part of each result, which they sum."""
+    if t.parallel:
+        return scatter(t, _routed(t, s, x, weights, index, stacks, TOKENS))
+    return _routed(t, s, x, weights, index, stacks, HIDDEN[:-1])
+
+
+def _routed(
+    t: Tape, s: Structure, x: Tensor, weights: Tensor, index: Tensor, stacks: Stacks, of: Shape
+) -> Tensor:
     with t.scope("experts"):
         if s.exchanges:
             return _all_to_all(t, s, x, weights, index, stacks)
@@ -249,7 +277,7 @@ def routed_experts(
             stacks,
             _weights(t, stacks, EXPERTS),
             ROUTED,
-            (*HIDDEN[:-1], stacks.width),
+            (*of, stacks.width),
         )
 
 

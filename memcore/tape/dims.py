@@ -580,7 +580,9 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["KEPT_V"] = ceil_div(
         where((b == 1) | (s == 1), sizes["EXPANDED"], sizes["VALUES"]), sizes["TP"]
     )
-    own = ceil_div(ceil_div(s, sizes["CP"]), sizes["SEQ"])
+    # Ranks that each route tokens of their own; outside Megatron all of a group route all of them.
+    routers = sizes.get("ROUTERS", sizes["SEQ"])
+    own = ceil_div(ceil_div(s, sizes["CP"]), routers)
     sizes["ROUTED"] = b * own * sizes["TOP_K"]
     experts = sizes["EXPERTS"]
     # Rounded so that more tokens never leave fewer rows to the experts before any of them.

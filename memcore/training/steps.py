@@ -319,6 +319,8 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
     holders = ranks * sizes["TP"] // (sizes["EP"] * sizes["ETP"])
     sizes["EDP"] = holders if sharded or t.zero == 1 else 1
     sizes["SEQ"] = sizes["TP"] if plan.parallel.sequence_parallel else 1
+    if not framework.facts.own:
+        sizes["ROUTERS"] = 1
     sizes["SMS"] = plan.accelerator.sms
     if framework.vocabulary:
         whole = framework.vocabulary * sizes["TP"]

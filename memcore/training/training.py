@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from memcore.frameworks import FRAMEWORKS
 from memcore.models.blocks import build, structure_of
 from memcore.models.counts import parameters, weights
+from memcore.models.families import FAMILIES
 from memcore.models.stack import layers_of
 from memcore.plan.plan import Parallel, Plan
 from memcore.plan.rule import Remedy, Rule, to
@@ -117,8 +118,8 @@ def training_rules(plan: Plan) -> list[Rule]:
         ),
         Rule(
             "",
-            p.tp > 1 and bool(model.experts) and not own,
-            "tensor parallelism of mixtures of experts is planned for Megatron only",
+            p.tp > 1 and bool(model.experts) and not (own or FAMILIES[model.family].cuts_experts),
+            "tensor parallelism of this mixture of experts is planned for Megatron only",
             (*to("train.framework", *OWN), {"parallel.tp": 1}),
         ),
     ]

@@ -47,6 +47,7 @@ class Family:
     classes            of transformers, each with its head (model.CAUSAL, ...); the first is taken
                        where a config.json names none
     wide               names of what its files keep in 16 bits, whatever they say of the rest
+    cuts_experts       tensor-parallel ranks may cut its experts outside Megatron
     alone              tensor, context and pipeline parallelism and adapters are not known for it
     """
 
@@ -62,6 +63,7 @@ class Family:
     losses: tuple[str, ...] = LOSSES
     decoder: bool = True
     alone: bool = False
+    cuts_experts: bool = False
     before: Callable[[Tape, Structure], Tensor] | None = None
     bridge: Callable[[Tape, Structure, Tensor], Tensor | Sequence[Tensor]] | None = None
     checkpoints: bool = True

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from memcore.layers import megatron
-from memcore.layers.experts import routed_experts, softmax_router, top_k
-from memcore.layers.ops import HIDDEN, behind_norm, normed_mlp, rms_norm
+from memcore.layers.experts import all_tokens, routed_experts, softmax_router, top_k
+from memcore.layers.ops import behind_norm, normed_mlp, rms_norm
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, HF_OR_MEGATRON, Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, llama_like, scaled, windowed
@@ -79,7 +79,7 @@ def sparse_layer(attend: Attention, mixture: Mixture, apart: bool = False) -> At
         if is_dense(kind):
             h = normed_mlp(t, s, x, second)
         else:
-            h = behind_norm(t, x, second, lambda h: mixture(t, s, h))
+            h = behind_norm(t, x, second, lambda h: mixture(t, s, all_tokens(t, h)))
         return add(t, x, scaled(t, s, h), "residual")
 
     return layer
@@ -103,7 +103,7 @@ def _mixtral(k: Keys, label: str) -> Model:
 def _mixtral_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("mlp"):
         if s.traits.router_jitter:
-            x = multiply(t, x, t.new("jitter", HIDDEN, x.dtype), "jittered")
+            x = multiply(t, x, t.new("jitter", x.shape, x.dtype), "jittered")
         if t.kernels == "megatron":
             return megatron.mixture(t, s, x)
         return routed_experts(t, s, x, *softmax_router(t, s, x, cast_back=False))
@@ -140,6 +140,7 @@ FAMILIES = {
         sparse_layer(attention, _mixtral_mixture),
         head,
         kernels=HF_OR_MEGATRON,
+        cuts_experts=True,
         aliases={"num_experts": "num_local_experts"},
         classes=decoder_classes("Mixtral"),
     ),

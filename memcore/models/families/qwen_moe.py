@@ -121,6 +121,7 @@ FAMILIES = {
         sparse_layer(attention, shared_mixture),
         head,
         kernels=HF_OR_MEGATRON,
+        cuts_experts=True,
         classes=decoder_classes("Qwen2Moe"),
     ),
     "qwen3_moe": Family(
@@ -129,6 +130,7 @@ FAMILIES = {
         sparse_layer(attention, _qwen3_mixture),
         head,
         kernels=HF_OR_MEGATRON,
+        cuts_experts=True,
         aliases={"num_experts": "num_local_experts"},
         classes=decoder_classes("Qwen3Moe"),
     ),

@@ -715,7 +715,6 @@ def _unit_rules(plan: Plan, _: Model | None) -> list[Rule]:
     framework = FRAMEWORKS[t.framework]
     if not (framework.own and t.zero >= framework.shards):
         return []
-    how = eight_bit(t.framework, t.precision)
     return each(
         field,
         to(field, 1),
@@ -728,11 +727,6 @@ def _unit_rules(plan: Plan, _: Model | None) -> list[Rule]:
             t.adapter != "none",
             "Megatron-FSDP is planned where every weight is trained",
             {"train.adapter": "none"},
-        ),
-        (
-            how is not None and how.primary,
-            "Megatron-FSDP is planned with weights of 16 bits at rest",
-            *to("train.precision", "mxfp8" if how and how.block else "fp8-mixed"),
         ),
         (
             t.optimizer not in ("adamw", "sgd"),

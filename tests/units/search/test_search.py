@@ -615,7 +615,7 @@ def test_what_is_not_known_is_refused_by_name():
     with pytest.raises(PlanError, match="rounding"):
         search(Plan(), keep="roundin")
     with pytest.raises(PlanError, match="not planned"):
-        search(Plan.of({"model": "mixtral-8x7b", "parallel": {"tp": 2}}))
+        search(Plan.of({"model": "gpt-oss-20b", "parallel": {"tp": 2}}))
 
 
 def test_where_nothing_fits_the_reasons_say_so():

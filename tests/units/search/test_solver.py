@@ -191,7 +191,7 @@ def test_what_is_no_number_is_refused_by_name(field, said):
 
 
 def test_what_cannot_be_planned_has_no_answer():
-    unplanned = Plan.of({"model": "mixtral-8x7b", "parallel": {"tp": 2}})
+    unplanned = Plan.of({"model": "gpt-oss-20b", "parallel": {"tp": 2}})
     with pytest.raises(PlanError, match=r"training is not planned: tensor parallelism"):
         solve(unplanned, "train.micro_batch")
     with pytest.raises(PlanError, match=r"training is not planned: tensor parallelism"):

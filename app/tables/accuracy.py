@@ -120,6 +120,22 @@ def calibrations() -> Rows:
     return [dict(zip(CALIBRATED, row, strict=True)) for row in calibrated_rows(last=True)]
 
 
+def other_steps() -> Rows:
+    """Other calculators of step times on the checked steps that each can express."""
+    steps = [c for c in evidence.last_compared() if c.what == evidence.STEP_TIME]
+    return [
+        {
+            "framework": b.framework,
+            "beside": b.other,
+            "figures": len(b.theirs),
+            "Memplan, half within": f"{b.half:.1%}",
+            "theirs, half within": f"{b.half_of_theirs:.1%}",
+            "theirs is nearer": b.closer,
+        }
+        for b in evidence.beside(steps)
+    ]
+
+
 def figure_text(value: float) -> str:
     """A figure to the last digit, or a ratio to four."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4f}"

@@ -23,6 +23,20 @@ def calibrated() -> None:
     )
 
 
+def of_others() -> None:
+    """Other calculators of step times."""
+    parts.prose(
+        "The same measured steps, none of which Memplan was tuned on, as other calculators and a "
+        "rule of one line (45 % of the peak, and the pipeline's bubble) have them, as far as each "
+        "can express them. Half of the errors lie within the figure."
+    )
+    parts.table(
+        tables.other_steps(),
+        key="other_steps",
+        alt="Errors of steps, Memplan's and those of other calculators, by framework",
+    )
+
+
 compared = evidence.last_compared()
 
 parts.prose(tables.headline(compared))
@@ -89,6 +103,7 @@ parts.table(
 parts.download("Accuracy (CSV)", rows, "memplan-accuracy.csv", of_plan=False)
 
 parts.folded("Steps that are read beside a measured one", calibrated)
+parts.folded("Steps that other calculators say", of_others)
 with st.expander("Measured runs that no plan can say yet"):
     st.markdown(tables.markdown(tables.not_compared(), ("what", "runs", "why"), parts.plain))
 

@@ -44,6 +44,7 @@ from memcore.evidence.papers import (
     states,
     weights,
 )
+from memcore.evidence.peers import beside
 from memcore.evidence.pytorch import (
     PEAK_TOLERANCE,
     PEAK_TOLERANCES,
@@ -84,6 +85,7 @@ __all__ = [
     "Published",
     "Said",
     "Worked",
+    "beside",
     "calculators_table",
     "compare",
     "compared",

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from memcore import evidence
-from memcore.evidence import calibration, last
+from memcore.evidence import calibration, last, peers
 from memcore.evidence.comparison import CHECK, OUT_OF_MEMORY, TUNED, Comparison, relative
 from memcore.evidence.engines import (
     ALIKE,
@@ -37,7 +37,6 @@ from memcore.evidence.engines import (
 )
 from memcore.evidence.fit import PATH as LEFT_OUT
 from memcore.evidence.fit import source_of
-from memcore.evidence.planned import time_of
 from memcore.evidence.ranks import BEST, jobs, ranks_table
 from memcore.models.catalog import accelerator
 from memcore.plan.plan import Plan
@@ -123,21 +122,12 @@ def steps() -> dict[str, list[Comparison]]:
     return found
 
 
-RULE = 0.45  # of the peak
-
-
-def ruled(plan: Plan) -> float:
-    """Seconds of a step by a rule of one line: 45 % of the peak, and the pipeline's bubble."""
-    time, p = time_of(plan), plan.parallel
-    peak = time.model_flops / time.mfu / time.step_seconds
-    bubble = (p.pp - 1) / (p.virtual_stages * plan.train.grad_accumulation)
-    return time.model_flops / (RULE * peak) * (1 + bubble)
-
-
 def beside_rule() -> str:
     """Ours and the rule's on the same steps, by kind of work and distance."""
     runs = evidence.times_table()["runs"]
-    rules = {run["run"]: relative(ruled(Plan.of(run["plan"])), run["seconds"]) for run in runs}
+    rules = {
+        run["run"]: relative(peers.ruled(Plan.of(run["plan"])), run["seconds"]) for run in runs
+    }
     works = {run["run"]: like(Plan.of(run["plan"]))[2] for run in runs}
     of = steps()
     rows = []
@@ -149,6 +139,17 @@ def beside_rule() -> str:
             both = [r.error for r in here], [rules[r.run] for r in here]
             rows.append((words, work, f"{len(here)}", *map(", ".join, map(_ends, both))))
     head = ("steps", "work", "figures", "ours: half, nine in ten within", "the rule")
+    return table(head, rows)
+
+
+def beside_others() -> str:
+    """Ours and other calculators' on the same checked steps, framework by framework."""
+    rows = [
+        (of.framework, of.other, f"{len(of.theirs)}", _off(of.half), _off(of.half_of_theirs),
+         f"{of.closer}")
+        for of in peers.beside(evidence.compared_times())
+    ]  # fmt: skip
+    head = ("framework", "beside", "figures", "ours: half within", "theirs", "theirs is nearer")
     return table(head, rows)
 
 
@@ -449,6 +450,7 @@ PARTS = {
     "short": short,
     "steps": step_times,
     "rule": beside_rule,
+    "others": beside_others,
     "sources left out": left_out_sources,
     "calibrated": calibrated,
     "everything": everything,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from memcore.evaluate import evaluate
-from memcore.evidence import TUNED, compare, fit, last_compared, markdown, times_table
+from memcore.evidence import TUNED, compare, fit, last_compared, markdown, peers, times_table
 from memcore.plan.plan import Plan
 
 
@@ -61,7 +61,7 @@ def test_the_rule_of_one_line_is_its_peak_and_its_bubble() -> None:
     })  # fmt: skip
     time = evaluate(plan).time
     useful = time.model_flops / (0.45 * 989.4e12)
-    assert markdown.ruled(plan) == pytest.approx(useful * (1 + 1 / 4), rel=1e-3)
+    assert peers.ruled(plan) == pytest.approx(useful * (1 + 1 / 4), rel=1e-3)
 
 
 def test_every_tuned_source_was_left_out_once() -> None:

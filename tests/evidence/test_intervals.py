@@ -146,11 +146,11 @@ def gpu_seconds(plan: Plan) -> float:
 def test_ranks_are_equal_where_no_two_can_be_told_apart() -> None:
     one, other = plan(), plan(framework="pytorch", zero=0, micro_batch=1)
     near, far = apart(one, one).ratio, apart(one, other).ratio
-    assert near < 1.12 < far
+    assert near < 1.14 < far
     assert ranked([one, one, one], [1.0, 1.01, near]) == [1, 1, 1]
     assert ranked([one, one, one], [1.0, near * 1.01, 2.0]) == [1, 2, 3]
     # The last cannot be told from the first, of another framework, but from the second.
-    assert ranked([other, one, one], [1.0, 1.01, 1.12 * 1.01]) == [1, 1, 3]
+    assert ranked([other, one, one], [1.0, 1.01, 1.14 * 1.01]) == [1, 1, 3]
 
 
 def test_servers_are_told_apart_by_their_engine_and_gpu() -> None:

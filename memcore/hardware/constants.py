@@ -317,12 +317,14 @@ SCAN = Constant(
     "such kernel, and no measured step was held against it",
 )  # fmt: skip
 POWER_EXPONENT = Constant(
-    "how the clock follows the power limit", 0.05, 0.05, "exponent", "measured", FIT,
+    "how the clock follows the power limit", 0.05, 0.05, "exponent", "measured",
+    f"16 steps of boards with less power: {FIT}",
 )  # fmt: skip
 COLLECTIVE_SMS = Constant(
     "multiprocessors that the kernels of a collective run on", 16, 16, "multiprocessors",
     "measured",
-    f"{FIT}. NCCL has a thread block for each channel, 16 to 32 of them on NVLink",
+    f"48 steps of several GPUs: {FIT}. NCCL has a thread block for each channel, 16 to 32 of them "
+    "on NVLink",
 )  # fmt: skip
 MOST_GPUS = Constant(
     "GPUs of the largest step that times were held against", 6144, 6144, "GPUs", "measured",
@@ -331,7 +333,7 @@ MOST_GPUS = Constant(
 TILE_START = Constant(
     "what a tile of a matrix product takes to begin and end, as if its sum were so much longer",
     620, 620, "elements", "measured",
-    f"{FIT}. Prologue and epilogue: a tile's first loads, and its result's way to memory",
+    f"58 steps: {FIT}. Prologue and epilogue: a tile's first loads, and its result's way to memory",
 )  # fmt: skip
 LAUNCH = Constant(
     "between two kernels of a step", 4e-6, 4e-6, "seconds", "assumed",
@@ -352,7 +354,8 @@ COLLECTIVE_EFFICIENCY = Constant(
     0.90,
     "ratio",
     "measured",
-    f"{FIT}. Bus bandwidth of large NCCL collectives over the nominal link rate",
+    f"48 steps of several GPUs: {FIT}. Bus bandwidth of large NCCL collectives over the nominal "
+    "link rate",
 )
 COLLECTIVE_EFFICIENCY_DEEPSPEED = Constant(
     "collectives of Megatron-DeepSpeed, share of the link's bandwidth",
@@ -419,14 +422,17 @@ HOST_THREAD = Constant(
 SERVED = "fitted on the speeds marked 'tuned' in presets/evidence/served.toml, and on no others"
 
 
-def _served(name: str, value: float, unit: str, certainty: str = "measured") -> Constant:
-    return Constant(name, value, value, unit, certainty, SERVED)
+NF4_SPEEDS = f"6 speeds of litgpt, three for each and both together: {SERVED}"
+
+
+def _served(name: str, value: float, unit: str, source: str) -> Constant:
+    return Constant(name, value, value, unit, "measured", source)
 
 
 HOST_LAUNCH = Constant(
     "an operation that the host starts", 21e-6, 21e-6, "seconds", "measured",
-    f"{SERVED}: eager generation. A linear layer of PyTorch alone, with autograd, was measured at "
-    "13.5 us on a DGX H100's Xeon (NVIDIA/TransformerEngine issue 2053). In backward it is taken "
+    f"5 speeds: {SERVED}: transformers, eager. A linear layer of PyTorch alone, with autograd, "
+    "took 13.5 us on a DGX H100's Xeon (NVIDIA/TransformerEngine issue 2053). In backward it is taken "
     "to be as much: there are 1.7 kernels for an operation, but C++ starts them",
 )  # fmt: skip
 HOST_MEGATRON = Constant(
@@ -435,8 +441,10 @@ HOST_MEGATRON = Constant(
     "runs between two of them, and autograd",
 )  # fmt: skip
 NF4_LAUNCHES = {
-    "nf4": _served("more launches of a product in nf4", 5.4, "launches"),
-    "nf4, double": _served("more launches of a product in nf4, double", 6.6, "launches"),
+    "nf4": _served("more launches of a product in nf4", 5.1, "launches", NF4_SPEEDS),
+    "nf4, double": _served(
+        "more launches of a product in nf4, double", 6.3, "launches", NF4_SPEEDS
+    ),
 }
 MODULE = Constant(
     "a module of Transformer Engine, over a linear layer of PyTorch", 2.69, 2.73, "operations",

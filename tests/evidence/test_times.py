@@ -1,5 +1,6 @@
 """Against step times that others measured on real GPUs (presets/evidence/times.toml)."""
 
+import re
 from collections import Counter
 from statistics import median
 
@@ -23,6 +24,7 @@ from memcore.timing.roofline import (
     Work,
     attention_efficiency,
     product_flops,
+    sustained,
 )
 from memcore.training.executions import matmul_dtype
 from memcore.training.training import Training
@@ -183,6 +185,27 @@ def test_every_constant_says_on_how_many_steps_it_was_fitted():
         if constant.certainty == "measured":
             assert steps >= 5
             assert constant.source.startswith(f"{steps} steps: ")
+
+
+def test_no_constant_is_fitted_to_fewer_than_five_figures():
+    """Each that was fitted begins its source with how many they were. Others were read off code or
+    data sheets, or bound what runs have shown."""
+    fitted = [c for c in constants.ALL if constants.FIT in c.source or constants.SERVED in c.source]
+    assert len(fitted) >= 20
+    for constant in fitted:
+        if constant.certainty == "measured":
+            said = re.match(r"(\d+) (steps|speeds)\b", constant.source)
+            assert said, constant.name
+            assert int(said[1]) >= 5, constant.name
+    tuned = [Plan.of(r["plan"]) for r in times_table()["runs"] if r["used_for"] == TUNED]
+    several = sum(plan.cluster.gpus > 1 for plan in tuned)
+    limited = sum(sustained(plan.accelerator, "bf16") < 1 for plan in tuned)
+    counts = {
+        constants.TILE_START: len(tuned), constants.COLLECTIVE_SMS: several,
+        constants.COLLECTIVE_EFFICIENCY: several, constants.POWER_EXPONENT: limited,
+    }  # fmt: skip
+    for constant, steps in counts.items():
+        assert constant.source.startswith(f"{steps} steps"), constant.name
 
 
 def test_the_report_says_that_it_read_a_plan_as_megatron_deepspeed():

@@ -432,8 +432,8 @@ def _served(name: str, value: float, unit: str, source: str) -> Constant:
 HOST_LAUNCH = Constant(
     "an operation that the host starts", 21e-6, 21e-6, "seconds", "measured",
     f"5 speeds: {SERVED}: transformers, eager. A linear layer of PyTorch alone, with autograd, "
-    "took 13.5 us on a DGX H100's Xeon (NVIDIA/TransformerEngine issue 2053). In backward it is taken "
-    "to be as much: there are 1.7 kernels for an operation, but C++ starts them",
+    "took 13.5 us on a DGX H100's Xeon (NVIDIA/TransformerEngine issue 2053). In backward it is "
+    "taken to be as much: there are 1.7 kernels for an operation, but C++ starts them",
 )  # fmt: skip
 HOST_MEGATRON = Constant(
     "an operation that the host starts for Megatron's layers", 47e-6, 47e-6, "seconds", "measured",

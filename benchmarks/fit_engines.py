@@ -155,7 +155,8 @@ class Steps:
         rate = np.where(kind == ATTENTION, (self.peaks[:, 0] * c["attention"])[:, None], rate)
         read = (self.bandwidth * c["read"])[:, None]
         cached = (self.bandwidth * c["cache"])[:, None]
-        weights = np.where(self.widens[:, None] & (kind != WIDE), weights / c["widened"], weights)
+        slow = self.widens[:, None] & (kind == GROUPED)
+        weights = np.where(slow, weights / c["widened"], weights)
         others_of = self.tokens[k] - 1
         alike = np.where(self.balanced, 1.0, c["alike"])
         alike = self.touched(1 + others_of * alike) / self.touched(1 + others_of * self.alike)
@@ -237,6 +238,7 @@ class Table:
         self.joining = self.steps.tokens[1] - self.steps.tokens[0]
         loops = [s.numbers.serve for _, s in kept]
         self.again = np.array([n.again_tokens or 0 for n in loops], float)
+        self.together = np.array([served.ends_together(p.plan) for p, _ in kept])
         self.out = np.array([n.out_sequences or 0 for n in loops], float)
         for name in ("prompt", "output", "at_once", "first", "token"):
             setattr(self, name, np.array([getattr(p, name) for p in point], float))
@@ -258,8 +260,9 @@ class Table:
         steps = self.output / a_step * decode
         before = c["wave"] * (n - 1) + c["prompts before"] * reading / (steps + reading)
         waves = n / self.steps.prompts * wave
-        others = 0.5 * steps / (steps + waves) * np.maximum(0, waves - prompt)
-        queue = np.where(self.steps.waves, others, before * prompt) + c["steps before"] * decode
+        others = self.together * np.maximum(0, 0.5 * (waves + wave) - prompt)
+        others = np.where(self.steps.waves, others, 0.0)
+        queue = np.maximum(others, before * prompt) + c["steps before"] * decode
         first = c_first(c, self.steps) + prompt + queue
         request = np.maximum(steps + reading, first + steps)
         wait = np.maximum(0, self.at_once - n - self.out) / n * request
@@ -319,14 +322,14 @@ def c_first(c: dict[str, float], steps: Steps) -> Array:
 
 START = {
     "read": 0.93, "cache": 0.93,
-    "bf16": 0.701, "fp8": 0.711, "fp8 Blackwell": 0.605, "fp4": 0.507, "widened": 0.516,
-    "routed": 35.0, "hop": 0.008, "rank": 0.407, "link": 0.446, "alike": 0.474, "rows": 0.315,
-    "wave": 0.041, "prompts before": 2.48, "steps before": 2.50, "prompts": 6.47,
-    "prompts latent": 778.0, "absorbed": 34.2, "guessed": 0.779, "sequence": 7.93,
+    "bf16": 0.701, "fp8": 0.712, "fp8 Blackwell": 0.605, "fp4": 0.507, "widened": 0.507,
+    "routed": 35.4, "hop": 0.008, "rank": 0.404, "link": 0.446, "alike": 0.459, "rows": 0.332,
+    "wave": 0.041, "prompts before": 2.53, "steps before": 2.50, "prompts": 6.14,
+    "prompts latent": 763.0, "absorbed": 35.1, "guessed": 0.779, "sequence": 7.90,
     **HELD,
-    "layer vllm": 67.4, "layer sglang": 70.6, "layer tensorrt-llm": 53.3, "step vllm": 0.15,
-    "step sglang": 1.43, "step tensorrt-llm": 0.805, "first vllm": 11.1, "first sglang": 148.0,
-    "first tensorrt-llm": 77.1, "first tensorrt-llm Blackwell": 14.1,
+    "layer vllm": 67.4, "layer sglang": 72.8, "layer tensorrt-llm": 53.4, "step vllm": 0.15,
+    "step sglang": 1.16, "step tensorrt-llm": 0.814, "first vllm": 11.1, "first sglang": 236.0,
+    "first tensorrt-llm": 77.6, "first tensorrt-llm Blackwell": 14.1,
 }  # fmt: skip
 
 

@@ -75,7 +75,8 @@ class Kernels:
                 instead, where attention is latent, with twice as many kernels
     bandwidth   of the peak, what products read at; cache: attention over it; rows: kernels that
                 gather rows for experts and sum what comes of them, of the same
-    eight, four   of that, where weights of 6 to 8 and of 2 to 5 bits are widened before a product
+    eight, four   of that, where weights of 6 to 8 and of 2 to 5 bits are widened before a product;
+                four_grouped: of 2 to 5 bits, where each expert's rows have a product of their own
     products    of the peak of a dtype, what products reach, by architecture and of others ('');
                 {}: by architecture, of any dtype
     attention   of the peak in 16 bits; None: by architecture
@@ -96,6 +97,7 @@ class Kernels:
     rows: Constant = ONE
     eight: Constant = ONE
     four: Constant = ONE
+    four_grouped: Constant = ONE
     products: Mapping[str, Mapping[str, Constant]] = field(
         default_factory=lambda: MappingProxyType({})
     )
@@ -184,7 +186,9 @@ def _of_architecture(table: Mapping[str, Found], gpu: Accelerator) -> Found | No
 
 
 def _before(layer: Constant) -> Kernels:
-    return Kernels(layer, BANDWIDTH, BANDWIDTH, eight=WIDENED_8, four=WIDENED_4)
+    return Kernels(
+        layer, BANDWIDTH, BANDWIDTH, eight=WIDENED_8, four=WIDENED_4, four_grouped=WIDENED_4
+    )
 
 
 V0 = _before(_served("between kernels, vLLM V0", 118e-6, "seconds per layer"))
@@ -209,27 +213,29 @@ def _products(of: str, **shares: float) -> Mapping[str, Constant]:
 
 _PRODUCTS = MappingProxyType({
     "Blackwell": _products("Blackwell", bf16=0.701, fp8=0.605, fp4=0.507),
-    "": _products("others", bf16=0.701, fp8=0.711),
+    "": _products("others", bf16=0.701, fp8=0.712),
 })  # fmt: skip
 _READ = _today("engines, share of peak bandwidth", 0.93, "ratio")
-_ROWS = _today("rows of experts, gathered and summed, share of that", 0.315, "ratio")
-_FOUR = _today("engines, weights of 2 to 5 bits, widened, share of that", 0.516, "ratio")
+_ROWS = _today("rows of experts, gathered and summed, share of that", 0.332, "ratio")
+_FOUR_GROUPED = _today(
+    "engines, experts' weights of 2 to 5 bits, widened, share of that", 0.507, "ratio"
+)
 _ATTENTION = _today("attention of engines to a prompt, share of peak FLOP/s", 0.65, "ratio")
 _ROUTING = MappingProxyType({
     "Blackwell": NOTHING,
-    "": _today("a layer with experts, before Blackwell: choosing and sorting", 35.0e-6,
+    "": _today("a layer with experts, before Blackwell: choosing and sorting", 35.4e-6,
                "seconds per layer"),
 })  # fmt: skip
 _HOP = _today("an all-reduce of engines over NVLink", 0.008e-6, "seconds")
-_RANK = _today("the same, for each other GPU", 0.407e-6, "seconds")
+_RANK = _today("the same, for each other GPU", 0.404e-6, "seconds")
 _LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.446, "ratio")
-_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 6.47e-6,
+_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 6.14e-6,
                   "seconds per layer")  # fmt: skip
-_LATENT = _today("the same, of latent attention", 778.0e-6, "seconds per layer")
+_LATENT = _today("the same, of latent attention", 763.0e-6, "seconds per layer")
 _ABSORBED = _today(
-    "between kernels, engines, of latent attention, more", 34.2e-6, "seconds per layer"
+    "between kernels, engines, of latent attention, more", 35.1e-6, "seconds per layer"
 )
-_ALIKE = _today("tokens of a step, as they choose experts", 0.474, "ratio")
+_ALIKE = _today("tokens of a step, as they choose experts", 0.459, "ratio")
 
 
 def _engine(layer: Constant) -> Mapping[str, Kernels]:
@@ -237,8 +243,8 @@ def _engine(layer: Constant) -> Mapping[str, Kernels]:
 
     def read_at(share: Constant) -> Kernels:
         return Kernels(
-            layer, share, share, _ROWS, WIDENED_8, _FOUR, _PRODUCTS, _ATTENTION, _ROUTING, _HOP,
-            _RANK, _ABSORBED, _PROMPTS, _LATENT, _LINK, _ALIKE,
+            layer, share, share, _ROWS, WIDENED_8, WIDENED_4, _FOUR_GROUPED, _PRODUCTS, _ATTENTION,
+            _ROUTING, _HOP, _RANK, _ABSORBED, _PROMPTS, _LATENT, _LINK, _ALIKE,
         )  # fmt: skip
 
     others = read_at(BANDWIDTH)
@@ -246,8 +252,8 @@ def _engine(layer: Constant) -> Mapping[str, Kernels]:
 
 
 VLLM = _engine(_today("between kernels, vLLM", 67.4e-6, "seconds per layer"))
-SGLANG = _engine(_today("between kernels, SGLang", 70.6e-6, "seconds per layer"))
-TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 53.3e-6, "seconds per layer"))
+SGLANG = _engine(_today("between kernels, SGLang", 72.8e-6, "seconds per layer"))
+TENSORRT_LLM = _engine(_today("between kernels, TensorRT-LLM", 53.4e-6, "seconds per layer"))
 
 # --- llama.cpp and MLX, by the memory of what they run on -----------------------------------------
 
@@ -317,14 +323,14 @@ _V0_TOKEN = _off("time per token, engines of 2024", 0.93, 1.34, _LOGS)
 _NATIVE_TOKEN = _off("time per token, llama.cpp", 0.87, 1.11, _TABLES)
 _NATIVE_FIRST = _off("first token, llama.cpp", 0.87, 1.34, _TABLES)
 OFF_TODAY = Off(
-    _off("time per token, engines, dense", 0.865, 1.185, _POINTS),
-    _off("first token, engines, dense", 0.77, 1.59, _POINTS),
-    _off("time per token, engines, mixtures", 0.85, 1.455, _POINTS),
-    _off("first token, engines, mixtures", 0.745, 1.44, _POINTS),
+    _off("time per token, engines, dense", 0.87, 1.18, _POINTS),
+    _off("first token, engines, dense", 0.77, 1.58, _POINTS),
+    _off("time per token, engines, mixtures", 0.855, 1.455, _POINTS),
+    _off("first token, engines, mixtures", 0.75, 1.44, _POINTS),
 )
-_SGLANG_TOKEN = _off("time per token, SGLang", 0.85, 1.285, f"63 of {_POINTS}")
+_SGLANG_TOKEN = _off("time per token, SGLang", 0.835, 1.26, f"63 of {_POINTS}")
 _SGLANG_FIRST = _off(
-    "first token, SGLang", 0.49, 7.3,
+    "first token, SGLang", 0.79, 10.6,
     f"63 of {_POINTS}; a quarter of these took 5 s and more: of one version all whose prompts have "
     "more than 16,384 tokens at once, whatever the load",
 )  # fmt: skip

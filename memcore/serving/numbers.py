@@ -62,6 +62,7 @@ from memcore.serving.time import (
     Rates,
     attention_share,
     exchange,
+    grouped,
     halved,
     idle,
     moves_rows,
@@ -257,7 +258,7 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
         else:
             assert part.execution
             if part.execution.work.flops:
-                share = rates.widened(part.bits)
+                share = rates.widened(part.bits, grouped(part.execution))
                 weights = _weights_read(book, part)
                 if share is not ONE:
                     weights = weights / constant(share)

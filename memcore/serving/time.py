@@ -6,6 +6,7 @@ between kernels: each engine has its own (memcore/hardware/kernels.py, memcore/w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -157,7 +158,9 @@ class Rates:
     rows: float
     attention: float
 
-    by_bits: dict[float, tuple[float, float]] = field(default_factory=dict, compare=False)
+    by_bits: dict[tuple[float, bool], tuple[float, float]] = field(
+        default_factory=dict, compare=False
+    )
 
     @classmethod
     def of(cls, server: Server) -> Rates:
@@ -176,21 +179,24 @@ class Rates:
         native = self.product or (FP4_BESIDE if bits < NARROW and FP4 in self.gpu.flops else "")
         return native if native in self.gpu.flops else self.compute
 
-    def products(self, bits: float) -> tuple[float, float]:
-        """FLOP/s of such products, and B/s at which their weights come."""
-        found = self.by_bits.get(bits)
+    def products(self, bits: float, of_experts: bool = False) -> tuple[float, float]:
+        """FLOP/s of such products, and B/s at which their weights come. of_experts: grouped."""
+        found = self.by_bits.get((bits, of_experts))
         if found is None:
             dtype = self.dtype(bits)
             share = product_share(self.kernels, self.gpu, dtype).middle
             rate = peak(self.kernels, self.gpu, dtype) * share
-            found = self.by_bits[bits] = rate, self.read * self.widened(bits).middle
+            read = self.read * self.widened(bits, of_experts).middle
+            found = self.by_bits[bits, of_experts] = rate, read
         return found
 
-    def widened(self, bits: float) -> Constant:
+    def widened(self, bits: float, of_experts: bool) -> Constant:
         """The share of `read` at which weights of so many bits come."""
         if bits >= WIDE or self.dtype(bits) != self.compute:
             return ONE
-        return self.kernels.eight if bits >= NARROW else self.kernels.four
+        if bits >= NARROW:
+            return self.kernels.eight
+        return self.kernels.four_grouped if of_experts else self.kernels.four
 
 
 @computed("serve.rates")
@@ -268,7 +274,7 @@ def _part(
     work = compute = 0.0
     if e.work.flops:
         work, padded = product_flops(e.work, amounts, rates.gpu.sms)
-        rate, read = rates.products(bits)
+        rate, read = rates.products(bits, grouped(e))
         if e.work.attention:
             rate = rates.attention
         compute = (padded if batch * tokens >= SPLIT_ROWS else work) / rate
@@ -709,7 +715,7 @@ def joined(server: Server, running: int) -> list[Part]:
 
 def in_waves(server: Server) -> bool:
     """Whether it is one where no step reads prompts and generates: all that generate wait until
-    every prompt is read, take their steps together, end together and ask again together."""
+    every prompt is read, and who ends together asks again together."""
     return joins(server) and server.engine.alternates
 
 
@@ -967,8 +973,11 @@ def wait_seconds(x: Any) -> Read | None:
 
 WAVES = (
     "SGLang reads prompts first and generates where none is left, never both in a step "
-    "(managers/scheduler.py, get_next_batch_to_run; --enable-mixed-chunk is off): all that run end "
-    "together, and ask again together"
+    "(managers/scheduler.py, get_next_batch_to_run; --enable-mixed-chunk is off): requests that "
+    "end in the same step ask together, are read together, and go on together"
+)
+ALIKE_ENDS = (
+    "of two normal numbers with this standard deviation: that they are less than a step apart"
 )
 
 
@@ -987,12 +996,23 @@ def wave_seconds(x: Any) -> Read | None:
     return x.serve.running / each * x.serve.wave_step
 
 
+def ends_together(plan: Plan) -> float:
+    """The share of others whose outputs end in the same step as one's own, of those that began in
+    the same one: all where lengths are fixed, few where they differ by more than some tokens.
+    Reading does not bring them together again: who waits for it does not generate."""
+    s = plan.serve
+    apart = 0.0 if s.lengths == "fixed" else s.output_cv * s.output_len  # tokens
+    return min(1.0, 1 / (2 * math.sqrt(math.pi) * apart)) if apart else 1.0
+
+
 def _of_wave(x: Any) -> Read:
-    """Seconds of the prompts of a wave that are read before one's own: half of the others', as far
-    as requests still come together. Where reading takes long, they come apart."""
-    half = x.known("half of the others on average", 0.5, source=WAVES)
-    together = _steps(x) / (_steps(x) + x.serve.wave_seconds)
-    return half * together * at_least_zero(x.serve.wave_seconds - x.serve.prefill_step)
+    """Seconds that a prompt waits for those of others that ended with it: of the steps that these
+    are read in, half come before its own, which it shares."""
+    half = x.known("half of the steps on average", 0.5, source=WAVES)
+    share = x.known("share of others that end in the same step", ends_together(x.server.plan),
+                    source=f"serve.lengths, serve.output_cv; {ALIKE_ENDS}")  # fmt: skip
+    read = half * (x.serve.wave_seconds + x.serve.wave_step)
+    return share * at_least_zero(read - x.serve.prefill_step)
 
 
 @quantity(
@@ -1004,17 +1024,19 @@ def _of_wave(x: Any) -> Read:
 )
 def queue_seconds(x: Any) -> Read | None:
     """The first of some waves comes all at once, each request waits for half of the others on
-    average; later ones come while prompts of others are read, as much of the time as that takes."""
+    average; later ones come while prompts of others are read, as much of the time as that takes; or
+    with those that ended together, if these take longer."""
     if not (x.serve.running and closed(x.server)):
         return None
-    if in_waves(x.server):
-        return x.constant(STEPS_BEFORE) * x.serve.decode_step + _of_wave(x)
     others = x.serve.running - x.known("one's own", 1, source=CLOSED)
     prompts = x.constant(FIRST_WAVE) * others
     if joins(x.server):
         reading = x.serve.running * x.serve.interruption_seconds
         prompts = prompts + x.constant(PROMPTS_BEFORE) * (reading / (_steps(x) + reading))
-    return x.constant(STEPS_BEFORE) * x.serve.decode_step + prompts * x.serve.prefill_step
+    before = prompts * x.serve.prefill_step
+    if in_waves(x.server):
+        before = largest(before, _of_wave(x))
+    return x.constant(STEPS_BEFORE) * x.serve.decode_step + before
 
 
 def _steps(x: Any) -> Read:

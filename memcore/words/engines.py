@@ -135,7 +135,7 @@ class Engine(Word):
 
 
 AUTO = "auto"
-_SEQUENCE = _fitted("engines, a sequence of a step", 7.93e-6, "seconds")
+_SEQUENCE = _fitted("engines, a sequence of a step", 7.90e-6, "seconds")
 
 _LLAMA_CPP = Engine(
     "llama.cpp",
@@ -180,9 +180,9 @@ ENGINES = {
         alternates=True,
         kernels=kernels.SGLANG,
         off=kernels.OFF_SGLANG,
-        step=_fitted("a step, SGLang", 1.43e-3, "seconds"),
+        step=_fitted("a step, SGLang", 1.16e-3, "seconds"),
         sequence=_SEQUENCE,
-        first={"": _fitted("before the first token, SGLang", 0.148, "seconds")},
+        first={"": _fitted("before the first token, SGLang", 0.236, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "huawei"),
     ),
     TENSORRT_LLM: Engine(
@@ -193,13 +193,13 @@ ENGINES = {
         sure=True,
         kernels=kernels.TENSORRT_LLM,
         off=kernels.OFF_TODAY,
-        step=_fitted("a step, TensorRT-LLM", 0.805e-3, "seconds"),
+        step=_fitted("a step, TensorRT-LLM", 0.814e-3, "seconds"),
         sequence=_SEQUENCE,
         first={
             "Blackwell": _fitted(
                 "before the first token, TensorRT-LLM on Blackwell", 0.0141, "seconds"
             ),
-            "": _fitted("before the first token, TensorRT-LLM", 0.0771, "seconds"),
+            "": _fitted("before the first token, TensorRT-LLM", 0.0776, "seconds"),
         },
         vendors=("nvidia",),
     ),
@@ -243,7 +243,7 @@ OF_RUNTIME = {"native": LLAMA_CPP, "eager": TRANSFORMERS, "compiled": GPT_FAST} 
 # as many: of its average a tenth is what half of these wait for, one prompt after the other.
 FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.041,
                      "ratio")  # fmt: skip
-PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.48,
+PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.53,
                          "ratio")  # fmt: skip
 STEPS_BEFORE = _fitted("a closed loop: steps before a prompt's own", 2.50, "ratio")
 _EACH = [c for e in ENGINES.values() for c in (e.step, e.sequence, *e.first.values())]

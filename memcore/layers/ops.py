@@ -639,6 +639,22 @@ def classes_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
         return loss
 
 
+def spans_loss(t: Tape, logits: Tensor) -> Tensor:
+    """Where an answer begins, and where it ends: two numbers for each token, and of either the loss
+    over the tokens of a sequence."""
+    t.returns(logits)
+    with t.scope("loss", Part.LOSS):
+        halves = split(t, logits, [(*TOKENS, ONE)] * 2)
+        losses = []
+        for half, name in zip(halves, ("start", "end"), strict=True):
+            own = contiguous(t, half, TOKENS, f"{name} logits")
+            read = cast(t, own, "fp32", f"{name} logits (fp32)") if t.autocast else own
+            places = t.new(f"{name} positions, clamped", (B,), "int64")
+            logp = softmax(t, read, f"{name} log_softmax", one_kernel=True)
+            losses.append(nll_loss(t, logp, places))
+        return add(t, losses[0], losses[1], "both")
+
+
 def tokens_loss(t: Tape, logits: Tensor) -> Tensor:
     """torch.nn.BCEWithLogitsLoss: a number for each token, and labels of it in fp32."""
     t.returns(logits)

@@ -300,8 +300,8 @@ class Model:
     draft              of a model that guesses tokens for another
     notes              what a reader should know of how its config.json was read; two models that
                        differ in it are the same
-    head               what comes behind the layers: CAUSAL, MASKED, CLASSIFICATION, EMBEDDING or
-                       REPLACED
+    head               what comes behind the layers: CAUSAL, MASKED, CLASSIFICATION, EMBEDDING,
+                       REPLACED, LABELLED or SPANS
     classes            that a classifier tells apart; 1: it scores a sequence with a number
     quantization       how its config.json says that its weights are stored, if it does
     reading            how its config.json was read; two models that differ in it are the same

@@ -69,6 +69,10 @@ TASKS = {
     "pegasus": transformers.AutoModelForSeq2SeqLM,
     "marian": transformers.AutoModelForSeq2SeqLM,
     "m2m_100": transformers.AutoModelForSeq2SeqLM,
+    "plbart": transformers.AutoModelForSeq2SeqLM,
+    "blenderbot": transformers.AutoModelForSeq2SeqLM,
+    "blenderbot-small": transformers.AutoModelForSeq2SeqLM,
+    "umt5": transformers.AutoModelForSeq2SeqLM,
     "whisper": transformers.AutoModelForSpeechSeq2Seq,
     "llava": transformers.AutoModelForImageTextToText,
     "gemma3": transformers.AutoModelForImageTextToText,
@@ -86,6 +90,11 @@ LOOPED = ("dbrx",)  # whose code asks which experts get a row: their tensors are
 
 def task(model_type):
     return TASKS.get(model_type, transformers.AutoModelForCausalLM)
+
+
+def named(config):
+    """The class that a config names, where that is not its type's task."""
+    return getattr(transformers, config.architectures[0]) if config.architectures else None
 
 
 @torch.library.custom_op("memplan::attention", mutates_args=())
@@ -282,12 +291,15 @@ def recompute(model, words=NOTING):
 
 
 def made(config, **words):
-    """The model as it comes from a checkpoint. Of mT5 and of T5 1.1 (Flan-T5), whose config.json
-    says that nothing is tied, head and embedding differ there, and from_pretrained leaves the head
-    by itself (modeling_utils.tie_weights: "we will NOT tie them"); from_config ties it all the
-    same."""
+    """The model as it comes from a checkpoint. Of mT5, of UMT5 and of T5 1.1 (Flan-T5), whose
+    config.json says that nothing is tied, head and embedding differ there, and from_pretrained
+    leaves the head by itself (modeling_utils.tie_weights: "we will NOT tie them"); from_config ties
+    it all the same."""
+    own = named(config)
+    if own:
+        return own._from_config(config, **words)
     model = task(config.model_type).from_config(config, **words)
-    if config.model_type == "mt5" or not getattr(config, "scale_decoder_outputs", True):
+    if config.model_type in ("mt5", "umt5") or not getattr(config, "scale_decoder_outputs", True):
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
     if config.model_type in TOWERLESS:
         for name in (name for name in TOWERS if hasattr(model.model, name)):
@@ -316,8 +328,9 @@ def step(model, words, autocast):
     cast = torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext()
     with cast:
         given = inputs(model.config, words)
-        if "input_features" in given:  # which nothing casts
-            given["input_features"] = given["input_features"].to(model.dtype)
+        for name in ("input_features", "labels"):  # which nothing casts
+            if name in given and given[name].is_floating_point():
+                given[name] = given[name].to(model.dtype)
         return model(**given).loss
 
 
@@ -345,6 +358,15 @@ def inputs(config, words):
     if config.is_encoder_decoder:
         labels = torch.randint(0, config.vocab_size, (batch, words["target_len"]))
         return {"input_ids": ids, "labels": labels, "use_cache": False}
+    if config.architectures:
+        name = config.architectures[0]
+        if name.endswith("ForQuestionAnswering"):
+            places = torch.randint(0, words["seq"], (batch,))
+            return {"input_ids": ids, "start_positions": places, "end_positions": places}
+        shape = ids.shape if name.endswith("ForTokenClassification") else (batch,)
+        if config.num_labels == 1:  # a number, in the dtype of the model's own
+            return {"input_ids": ids, "labels": torch.rand(batch)}
+        return {"input_ids": ids, "labels": torch.randint(0, config.num_labels, shape)}
     if task(config.model_type) is transformers.AutoModelForMaskedLM:
         return {"input_ids": ids, "labels": torch.randint_like(ids, config.vocab_size)}
     return {"input_ids": ids, "labels": ids, "use_cache": False}

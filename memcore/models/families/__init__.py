@@ -19,6 +19,7 @@ from memcore.models.families import (
     arcee,
     bart,
     bert,
+    biogpt,
     bloom,
     clip,
     cohere,
@@ -70,6 +71,7 @@ from memcore.models.families import (
     olmo2,
     olmoe,
     opt,
+    persimmon,
     phi,
     phi3,
     phimoe,
@@ -89,7 +91,14 @@ from memcore.models.families import (
 from memcore.models.families.family import Family, labels
 from memcore.models.families.twins import TWINS
 from memcore.models.model import HARMLESS, Model
-from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, MASKED
+from memcore.tape.structure import (
+    CAUSAL,
+    CLASSIFICATION,
+    EMBEDDING,
+    LABELLED,
+    MASKED,
+    SPANS,
+)
 
 
 class _Families(dict[str, Family]):
@@ -107,6 +116,7 @@ FAMILIES = _Families({
     **bert.FAMILIES,
     **gemma.FAMILIES,
     **mixtral.FAMILIES,
+    **modernbert.FAMILIES,
     **mamba2.FAMILIES,
     **deepseek.FAMILIES,
     **deepseek_v32.FAMILIES,
@@ -123,6 +133,7 @@ FAMILIES = _Families({
     **olmo2.FAMILIES,
     "apertus": apertus.FAMILY,
     "arcee": arcee.FAMILY,
+    "biogpt": biogpt.FAMILY,
     "bloom": bloom.FAMILY,
     "dbrx": dbrx.FAMILY,
     "deepseek_v4": deepseek_v4.FAMILY,
@@ -149,7 +160,6 @@ FAMILIES = _Families({
     "olmo": olmo.FAMILY,
     "olmoe": olmoe.FAMILY,
     "llava": llava.FAMILY,
-    "modernbert": modernbert.FAMILY,
     "mpnet": mpnet.FAMILY,
     "mpt": mpt.FAMILY,
     "nanochat": nanochat.FAMILY,
@@ -157,6 +167,7 @@ FAMILIES = _Families({
     "nemotron_h": nemotron_h.FAMILY,
     "nomic_bert": nomic_bert.FAMILY,
     "opt": opt.FAMILY,
+    "persimmon": persimmon.FAMILY,
     "phi": phi.FAMILY,
     "phi3": phi3.FAMILY,
     "phimoe": phimoe.FAMILY,
@@ -290,7 +301,8 @@ def _with_head(keys: Keys, model: Model) -> Model:
     if keys.head in (CAUSAL, MASKED):
         return replace(model, head=keys.head)
     untied = replace(model.traits, tied_embeddings=False)
-    classes = labels(keys) if keys.head == CLASSIFICATION else 0
+    tells = keys.head in (CLASSIFICATION, LABELLED, SPANS)
+    classes = labels(keys) if tells else 0
     return replace(model, head=keys.head, traits=untied, classes=classes)
 
 

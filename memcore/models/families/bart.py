@@ -1,5 +1,6 @@
-"""BART, mBART, Pegasus, Marian (opus-mt) and M2M100 (NLLB): an encoder, and a decoder that reads
-the encoder's result in every layer. They differ in where norms stand, and in their positions.
+"""BART, mBART, PLBART, Pegasus, Marian (opus-mt), M2M100 (NLLB) and Blenderbot: an encoder, and a
+decoder that reads the encoder's result in every layer. They differ in where norms stand, and in
+their positions.
 
 BartForConditionalGeneration and its likes: one table of embeddings serves encoder, decoder and
 head. `encoder_layerdrop` leaves layers out of a step at random: counted is one that has them all.
@@ -38,7 +39,8 @@ from memcore.tape.primitives import (
 from memcore.tape.structure import CAUSAL, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
-LEARNED, FIXED, MADE = "learned", "fixed", "made"  # positions: trained, a frozen table, a buffer
+# Positions: trained; the same, of all sequences at once; a frozen table; a buffer.
+LEARNED, ONCE, FIXED, MADE = "learned", "once", "fixed", "made"
 OFFSET = 2  # rows of a table of positions that stand before the first
 DROPPED = (
     "Layers that a step leaves out at random (layerdrop) are counted as if none were: so much is "
@@ -46,16 +48,30 @@ DROPPED = (
 )
 
 
+Stack = tuple[int, int, int]  # layers, heads, width of the MLP
+
+
 def _reads(
-    family: str, vocab: int, act: str = "gelu", dropped: float = 0.0, **own: bool | str
+    family: str,
+    vocab: int,
+    act: str = "gelu",
+    dropped: float = 0.0,
+    sizes: tuple[int, int] = (1024, 1024),
+    encoders: Stack = (12, 16, 4096),
+    decoders: Stack | None = None,
+    **own: bool | str,
 ) -> Callable[[Keys, str], Model]:
-    """What a family's config.json says, by its own defaults and traits."""
+    """What a family's config.json says, by its own defaults and traits.
+
+    sizes     width and positions
+    decoders  of the decoder, where it is not as the encoder
+    """
 
     def config(k: Keys, label: str) -> Model:
         k.refuse("is_encoder_decoder", True)
         k.refuse("tie_word_embeddings", True)
         k.refuse("share_encoder_decoder_embeddings", True)
-        hidden = k.count("d_model", 1024)
+        hidden = k.count("d_model", sizes[0])
         words = k.count("vocab_size", vocab)
         k.refuse("decoder_vocab_size", words, None)
         traits = Traits(
@@ -69,23 +85,24 @@ def _reads(
         layerdrop = 0.05 if family == "m2m_100" else 0.0
         if any(k.dropout(f"{which}_layerdrop", layerdrop) for which in ("encoder", "decoder")):
             k.notes.append(DROPPED)
-        positions = k.count("max_position_embeddings", 1024)
+        positions = k.count("max_position_embeddings", sizes[1])
 
         def stack(which: str) -> Model:
-            heads = k.count(f"{which}_attention_heads", 16, 10**6)
+            layers, heads, inner = (which == "decoder" and decoders) or encoders
+            heads = k.count(f"{which}_attention_heads", heads, 10**6)
             k.divides("d_model", hidden, f"{which}_attention_heads", heads)
             return Model(
                 family=family,
                 label=label,
-                layers=k.count(f"{which}_layers", 12, 100_000),
+                layers=k.count(f"{which}_layers", layers, 100_000),
                 hidden_size=hidden,
-                intermediate_size=k.count(f"{which}_ffn_dim", 4096),
+                intermediate_size=k.count(f"{which}_ffn_dim", inner),
                 heads=heads,
                 kv_heads=heads,
                 head_dim=max(1, hidden // heads),
                 vocab_size=words,
                 max_positions=positions,
-                position_rows=positions + (own["positions"] != FIXED) * OFFSET,
+                position_rows=positions + (own["positions"] in (LEARNED, MADE)) * OFFSET,
                 traits=traits,
             )
 
@@ -97,11 +114,15 @@ def _reads(
     return config
 
 
-def _placed(t: Tape, s: Structure, x: Tensor, where: str, every: bool) -> Tensor:
+def placed(t: Tape, s: Structure, x: Tensor, where: str, every: bool) -> Tensor:
     """Embeddings with positions. `every`: of each sequence apart."""
     how, tokens = s.traits.positions, TOKENS if every else (1, S / CP)
+    tokens = (S / CP,) if how == ONCE else tokens
+    early = s.family == "blenderbot-small" and not every  # its norm is of words alone
     with t.scope(where):
-        if how == LEARNED:
+        if early:
+            x = layer_norm(t, x, D, "layernorm_embedding")
+        if how in (LEARNED, ONCE):
             index = t.new("position_ids", tokens, "int64")
             table = embedding(t, "embed_positions", index, POSITIONS, D, tied=False)
         else:
@@ -115,7 +136,7 @@ def _placed(t: Tape, s: Structure, x: Tensor, where: str, every: bool) -> Tensor
             table = t.new("positions", (*(TOKENS if how == MADE else (S,)), D), rows.dtype)
             t.finish("lookup", [], table, [], lambda g: [])
         x = add(t, x, table, "with positions")
-        if s.traits.embedding_normed:
+        if s.traits.embedding_normed and not early:
             x = layer_norm(t, x, D, "layernorm_embedding")
         return dropped(t, s, x, "dropout")
 
@@ -123,7 +144,7 @@ def _placed(t: Tape, s: Structure, x: Tensor, where: str, every: bool) -> Tensor
 def _embed(t: Tape, s: Structure) -> Tensor:
     ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
     x = scale(t, embedding(t, "shared", ids, VOCAB / TP, D, tied=True), "scaled")
-    return _placed(t, s, x, "encoder", every=True)
+    return placed(t, s, x, "encoder", every=True)
 
 
 def _kept(t: Tape, x: Tensor) -> Tensor:
@@ -137,16 +158,16 @@ def _bridge(t: Tape, s: Structure, x: Tensor) -> Sequence[Tensor]:
     heard = layer_norm(t, x, D, "encoder.layer_norm") if s.traits.final_norm else _kept(t, x)
     ids = t.new("decoder_input_ids", TOKENS, "int64")
     x = embedding(t, "decoder.embed_tokens", ids, VOCAB / TP, D, tied=True, owner=False)
-    return _placed(t, s, scale(t, x, "scaled"), "decoder", every=False), heard
+    return placed(t, s, scale(t, x, "scaled"), "decoder", every=False), heard
 
 
 def _encoder_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    return _mlp(t, s, _self_attention(t, s, x, EVERY))
+    return feed_forward(t, s, self_attention(t, s, x, EVERY))
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     heard = t.carry("encoder hidden states", HEARD, t.parameter_dtype)
-    x = _self_attention(t, s, x, FULL)
+    x = self_attention(t, s, x, FULL)
 
     def hears(h: Tensor) -> Tensor:
         with t.scope("encoder_attn", Part.ATTENTION):
@@ -154,7 +175,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             out = across(t, s, q, k, v, "scores, scaled", copied=True)
             return linear(t, "out_proj", out, Q / TP, D, bias=True)
 
-    return _mlp(t, s, _normed(t, s, x, "encoder_attn_layer_norm", hears))
+    return feed_forward(t, s, _normed(t, s, x, "encoder_attn_layer_norm", hears))
 
 
 def _normed(t: Tape, s: Structure, x: Tensor, name: str, run: Callable[[Tensor], Tensor]) -> Tensor:
@@ -165,7 +186,7 @@ def _normed(t: Tape, s: Structure, x: Tensor, name: str, run: Callable[[Tensor],
     return x if first else layer_norm(t, x, D, name)
 
 
-def _self_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+def self_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     def run(h: Tensor) -> Tensor:
         with t.scope("self_attn", Part.ATTENTION):
             q, k, v = _projected(t, s, h, h, KEYS)
@@ -188,7 +209,7 @@ def _projected(
     return q, k, v
 
 
-def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
+def feed_forward(t: Tape, s: Structure, x: Tensor) -> Tensor:
     def run(h: Tensor) -> Tensor:
         h = activation(t, linear(t, "fc1", h, D, F / TP, bias=True), s.traits.activation)
         if s.traits.activation_dropout:
@@ -224,11 +245,24 @@ _PEGASUS = _reads("pegasus", 50_265, positions=FIXED, head_bias=True)
 _MARIAN = _reads("marian", 58_101, positions=FIXED, norm_first=False, final_norm=False,
                  head_bias=True)  # fmt: skip
 _M2M100 = _reads("m2m_100", 128_112, "relu", 0.1, positions=MADE)
+_PLBART = _reads(
+    "plbart", 50_005, dropped=0.1, sizes=(768, 1024), encoders=(6, 12, 3072),
+    positions=LEARNED, norm_first=False, embedding_normed=True, final_norm=False, head_bias=True,
+)  # fmt: skip
+_BLENDERBOT = _reads("blenderbot", 8008, positions=ONCE, head_bias=True,
+                     sizes=(2560, 128), encoders=(2, 32, 10_240), decoders=(24, 32, 10_240))  # fmt: skip
+_SMALL = _reads(
+    "blenderbot-small", 50_265, sizes=(512, 512), encoders=(8, 16, 2048), positions=ONCE,
+    norm_first=False, embedding_normed=True, final_norm=False, head_bias=True,
+)  # fmt: skip
 FAMILIES = {
     "bart": _family(_BART, "BartForConditionalGeneration"),
     "mbart": _family(_MBART, "MBartForConditionalGeneration"),
     "pegasus": _family(_PEGASUS, "PegasusForConditionalGeneration"),
     "marian": _family(_MARIAN, "MarianMTModel"),
+    "plbart": _family(_PLBART, "PLBartForConditionalGeneration"),
+    "blenderbot": _family(_BLENDERBOT, "BlenderbotForConditionalGeneration"),
+    "blenderbot-small": _family(_SMALL, "BlenderbotSmallForConditionalGeneration"),
     "m2m_100": _family(_M2M100, "M2M100ForConditionalGeneration"),
 }
 TOWER = Family(_BART, _embed, _encoder_layer, _head, kernels=HF_ONLY)

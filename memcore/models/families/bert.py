@@ -2,8 +2,9 @@
 token sees every other, norms come last.
 
 BertForMaskedLM and RobertaForMaskedLM: no pooler; the loss is over all positions.
-BertForSequenceClassification and RobertaForSequenceClassification read the first token; BertModel
-and RobertaModel have a pooler, which is not read here. DistilBERT has no types and no pooler.
+BertForSequenceClassification and RobertaForSequenceClassification read the first token,
+BertForTokenClassification and BertForQuestionAnswering every one; BertModel and RobertaModel have a
+pooler, which is not read here. DistilBERT has no types and no pooler.
 ELECTRA has no pooler, and its embedding may be narrower than its layers; its generator is
 ElectraForMaskedLM, its discriminator, which says of each token whether it was replaced,
 ElectraForPreTraining.
@@ -23,6 +24,7 @@ from memcore.layers.ops import (
     dropped,
     labelled_loss,
     plain_mlp,
+    spans_loss,
     tokens_loss,
     value_heads,
 )
@@ -40,7 +42,16 @@ from memcore.tape.primitives import (
     linear,
     split,
 )
-from memcore.tape.structure import CLASSIFICATION, EMBEDDING, MASKED, REPLACED, Structure, Traits
+from memcore.tape.structure import (
+    CLASSIFICATION,
+    EMBEDDING,
+    LABELLED,
+    MASKED,
+    REPLACED,
+    SPANS,
+    Structure,
+    Traits,
+)
 from memcore.tape.tape import Tape, Tensor
 
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet")
@@ -142,7 +153,19 @@ def _pooled(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return activation(t, h, "gelu") if s.family == "electra" else keeps_result(t, h, "tanh")
 
 
+def of_tokens(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """What is said of every token: its class, or whether an answer begins and ends there."""
+    if s.head == LABELLED:
+        x = dropped(t, s, x, "classifier dropout")
+        return labelled_loss(t, linear(t, "classifier", x, D, CLASSES, bias=True))
+    if s.family == "distilbert":
+        x = dropped(t, s, x, "dropout")
+    return spans_loss(t, linear(t, "qa_outputs", x, D, CLASSES, bias=True))
+
+
 def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    if s.head in (LABELLED, SPANS):
+        return of_tokens(t, s, x)
     if s.head == EMBEDDING:
         if s.family in ("distilbert", "electra"):
             return x
@@ -190,6 +213,8 @@ def _electra(k: Keys, label: str) -> Model:
 
 
 def _distilbert(k: Keys, label: str) -> Model:
+    if k.head == SPANS and k.dropout("qa_dropout", 0.1) != k.dropout("dropout", 0.1):
+        k.fail("qa_dropout", "that it drops where the model does not, or the reverse, is not known")
     hidden, layers = k.count("dim", 768), k.count("n_layers", 6, 100_000)
     heads = k.count("n_heads", 12, 10**6)
     k.divides("dim", hidden, "n_heads", heads)
@@ -224,20 +249,28 @@ def encoder_classes(stem: str) -> dict[str, str]:
     }
 
 
+def token_classes(stem: str) -> dict[str, str]:
+    return {f"{stem}ForTokenClassification": LABELLED, f"{stem}ForQuestionAnswering": SPANS}
+
+
+def every_class(stem: str) -> dict[str, str]:
+    return encoder_classes(stem) | token_classes(stem)
+
+
 FAMILIES = {
-    "bert": encoder(_bert, _embed, _layer, head, encoder_classes("Bert")),
-    "roberta": encoder(_roberta, _embed, _layer, head, encoder_classes("Roberta")),
-    "xlm-roberta": encoder(_xlm_roberta, _embed, _layer, head, encoder_classes("XLMRoberta")),
-    "camembert": encoder(_camembert, _embed, _layer, head, encoder_classes("Camembert")),
+    "bert": encoder(_bert, _embed, _layer, head, every_class("Bert")),
+    "roberta": encoder(_roberta, _embed, _layer, head, every_class("Roberta")),
+    "xlm-roberta": encoder(_xlm_roberta, _embed, _layer, head, every_class("XLMRoberta")),
+    "camembert": encoder(_camembert, _embed, _layer, head, every_class("Camembert")),
     "electra": encoder(
         _electra,
         _embed,
         _layer,
         head,
-        {**encoder_classes("Electra"), "ElectraForPreTraining": REPLACED},
+        {**every_class("Electra"), "ElectraForPreTraining": REPLACED},
     ),
     "distilbert": replace(
-        encoder(_distilbert, _embed, _layer, head, encoder_classes("DistilBert")),
+        encoder(_distilbert, _embed, _layer, head, every_class("DistilBert")),
         aliases={
             "hidden_size": "dim",
             "num_attention_heads": "n_heads",

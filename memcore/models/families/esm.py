@@ -39,7 +39,7 @@ from memcore.tape.primitives import (
     shift,
     split,
 )
-from memcore.tape.structure import CLASSIFICATION, EMBEDDING, Structure
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, LABELLED, Structure
 from memcore.tape.tape import Tape, Tensor
 
 
@@ -126,6 +126,8 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("contact_head.regression"):
         t.parameter("weight", (LAYERS, HEADS), idle=True)
         t.parameter("bias", (ONE,), idle=True)
+    if s.head == LABELLED:
+        return bert.of_tokens(t, s, x)
     if s.head == EMBEDDING:
         for name, shape in (("weight", (D, D)), ("bias", (D,))):  # whose result nobody reads
             t.parameter(f"pooler.dense.{name}", shape, idle=True)
@@ -145,4 +147,10 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return labelled_loss(t, logits)
 
 
-FAMILY = encoder(_config, _embed, _layer, _head, bert.encoder_classes("Esm"))
+FAMILY = encoder(
+    _config,
+    _embed,
+    _layer,
+    _head,
+    bert.encoder_classes("Esm") | {"EsmForTokenClassification": LABELLED},
+)

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from memcore.layers.ops import activation, classes_loss, labelled_loss, rms_norm
 from memcore.models.config import Keys
-from memcore.models.families.bert import encoder_classes
+from memcore.models.families.bert import encoder_classes, of_tokens
 from memcore.models.families.family import encoder
 from memcore.models.families.llama import embed, layer, llama_like
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, TP, VOCAB, B, D
 from memcore.tape.kinds import EVERY
 from memcore.tape.primitives import linear, split
-from memcore.tape.structure import CLASSIFICATION, EMBEDDING, Structure
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, LABELLED, Structure
 from memcore.tape.tape import Tape, Tensor
 
 
@@ -41,6 +41,8 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     x = rms_norm(t, x, "norm")
     if s.head == EMBEDDING:
         return x
+    if s.head == LABELLED:
+        return of_tokens(t, s, x)
     if s.head == CLASSIFICATION:
         (first,) = split(t, x, [(B, D)], sliced=True)
         h = activation(t, linear(t, "dense", first, D, D, bias=True), "gelu")
@@ -50,4 +52,10 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return labelled_loss(t, logits, widened=True)
 
 
-FAMILY = encoder(_config, embed, layer, _head, encoder_classes("EuroBert"))
+FAMILY = encoder(
+    _config,
+    embed,
+    layer,
+    _head,
+    encoder_classes("EuroBert") | {"EuroBertForTokenClassification": LABELLED},
+)

@@ -1,8 +1,10 @@
-"""Gemma, and Gemma 2 and 3 (text), which have norms before and after each part, and windows."""
+"""Gemma; Gemma 2 and 3 (text), which have norms before and after each part, and windows; and
+VaultGemma, which is Gemma 2 without the norms after."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from memcore.layers.ops import (
@@ -93,14 +95,17 @@ def _gemma(k: Keys, label: str) -> Model:
     )
 
 
-def _gemma2(k: Keys, label: str) -> Model:
-    model = _config(k, label, "gemma2", 256_000, 8192)
-    traits = replace(
-        model.traits,
-        attention_softcap=k.config.get("attn_logit_softcapping", 50.0) is not None,
-        logits_softcap=k.config.get("final_logit_softcapping", 30.0) is not None,
-    )
-    return _windowed(k, replace(model, traits=traits), 2)
+def _capped(family: str) -> Callable[[Keys, str], Model]:
+    def config(k: Keys, label: str) -> Model:
+        model = _config(k, label, family, 256_000, 8192)
+        traits = replace(
+            model.traits,
+            attention_softcap=k.config.get("attn_logit_softcapping", 50.0) is not None,
+            logits_softcap=k.config.get("final_logit_softcapping", 30.0) is not None,
+        )
+        return _windowed(k, replace(model, traits=traits), 2)
+
+    return config
 
 
 def _gemma3(k: Keys, label: str) -> Model:
@@ -130,7 +135,8 @@ def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 def _layer_of_gemma(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = rms_norm_plus_one(t, x, "input_layernorm")
     x = add(t, x, llama.attention(t, s, h, kind), "residual")
-    h = rms_norm_plus_one(t, x, "post_attention_layernorm")
+    second = "post_attention" if s.family == "gemma" else "pre_feedforward"
+    h = rms_norm_plus_one(t, x, f"{second}_layernorm")
     return add(t, x, gated_mlp(t, s, h), "residual")
 
 
@@ -165,13 +171,22 @@ FAMILIES = {
     ),
     # SDPA has no soft caps, so transformers does not offer it for Gemma 2.
     "gemma2": Family(
-        _gemma2,
+        _capped("gemma2"),
         embed,
         layer,
         head,
         attentions=("eager", "flash"),
         kernels=WITH_LIGER,
         classes=decoder_classes("Gemma2"),
+    ),
+    "vaultgemma": Family(
+        _capped("vaultgemma"),
+        embed,
+        _layer_of_gemma,
+        head,
+        attentions=("eager", "flash"),
+        kernels=HF_ONLY,
+        classes=decoder_classes("VaultGemma", classifier=False),
     ),
     "gemma3_text": Family(_gemma3, embed, layer, head, kernels=WITH_LIGER, classes=CLASSES),
 }

@@ -1,7 +1,10 @@
 """ModernBERT, trained on masked tokens: norms first, rotary positions, and two layers of three see
-a window on both sides."""
+a window on both sides. Its decoder (Ettin) sees what came before, and has three products for
+queries, keys and values."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from memcore.layers.ops import (
     KEYS,
@@ -11,16 +14,21 @@ from memcore.layers.ops import (
     attention_core,
     classes_loss,
     labelled_loss,
+    logits_loss,
+    query_key_value,
     rotary,
     rotary_tables,
     slides,
+    spans_loss,
+    value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.bert import encoder_classes
-from memcore.models.families.family import encoder, layer_kinds
+from memcore.models.families.bert import every_class
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes, encoder, layer_kinds
+from memcore.models.families.llama import turning
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, FUSED, KV, QKV, TP, VOCAB, B, D, F, Q
-from memcore.tape.kinds import EVERY, SLIDING_EVERY, Part, first, is_first
+from memcore.tape.kinds import EVERY, FULL, SLIDING_EVERY, Part, first, is_first
 from memcore.tape.primitives import (
     add,
     cast,
@@ -32,11 +40,34 @@ from memcore.tape.primitives import (
     multiply,
     split,
 )
-from memcore.tape.structure import CLASSIFICATION, EMBEDDING, Structure, Traits
+from memcore.tape.structure import (
+    CLASSIFICATION,
+    EMBEDDING,
+    LABELLED,
+    MASKED,
+    SPANS,
+    Structure,
+    Traits,
+)
 from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys, label: str) -> Model:
+    model = _read(k, label, "modernbert")
+    kinds = [SLIDING_EVERY if slides(kind) else EVERY for kind in model.kinds]
+    kinds[0] = first(kinds[0])
+    return replace(model, kinds=tuple(kinds))
+
+
+def _decoder(k: Keys, label: str) -> Model:
+    model = _read(k, label, "modernbert-decoder")
+    if k.config.get("local_attention", 128) is None:
+        k.fail("local_attention", "must be a whole number: these models have sliding layers")
+    kinds, traits = (first(model.kinds[0]), *model.kinds[1:]), model.traits
+    return replace(model, kinds=kinds, traits=replace(traits, rotary_own=True))
+
+
+def _read(k: Keys, label: str, family: str) -> Model:
     hidden = k.count("hidden_size", 768)
     heads = k.count("num_attention_heads", 12, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
@@ -47,14 +78,12 @@ def _config(k: Keys, label: str) -> Model:
         k.config.get(key)  # of no tensor's size, but where the first is read below
     if k.head == CLASSIFICATION:
         k.refuse("classifier_pooling", "cls")
+    if k.head not in (MASKED, EMBEDDING):
         k.refuse("classifier_dropout", 0.0, 0)
     layers = k.count("num_hidden_layers", 22, 100_000)
     every = k.count("global_attn_every_n_layers", 3)
-    found = layer_kinds(k, layers, lambda i: i % every != 0) or (EVERY,) * layers
-    kinds = [SLIDING_EVERY if slides(kind) else EVERY for kind in found]
-    kinds[0] = first(kinds[0])
     return Model(
-        family="modernbert",
+        family=family,
         label=label,
         layers=layers,
         hidden_size=hidden,
@@ -65,7 +94,7 @@ def _config(k: Keys, label: str) -> Model:
         rotary_dim=max(1, hidden // heads),
         vocab_size=k.count("vocab_size", 50_368),
         max_positions=k.count("max_position_embeddings", 8192),
-        kinds=tuple(kinds),
+        kinds=layer_kinds(k, layers, lambda i: i % every != 0) or (FULL,) * layers,
         window=max(1, k.count("local_attention", 128) // 2),
         traits=Traits(
             activation=k.word("hidden_activation", "gelu", ACTIVATIONS),
@@ -94,22 +123,26 @@ def _embed(t: Tape, s: Structure) -> Tensor:
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = x if is_first(kind) else _norm(t, x, "attn_norm")  # the embedding's norm stands before it
-    x = add(t, x, _attention(t, s, h, SLIDING_EVERY if slides(kind) else EVERY), "residual")
+    x = add(t, x, _attention(t, s, h, kind.removesuffix("-first")), "residual")
     return add(t, x, _mlp(t, s, _norm(t, x, "mlp_norm")), "residual")
 
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("attn", Part.ATTENTION):
-        joint = linear(t, "Wqkv", x, D, QKV / TP, bias)
-        q, k, v = split(t, joint, [(*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP)])
-        q, k = heads_first(t, q, QUERIES, False), heads_first(t, k, KEYS, False)
-        v = heads_first(t, v, KEYS, copies_grad=False)
-        tables = rotary_tables(t, " (sliding)" if slides(kind) else " (full)")
+        if joint := s.family == "modernbert":
+            each = [(*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP)]
+            q, k, v = split(t, linear(t, "Wqkv", x, D, QKV / TP, bias), each)
+        else:
+            q, k, v = query_key_value(t, s, x, bias)
+        q, k = heads_first(t, q, QUERIES, not joint), heads_first(t, k, KEYS, not joint)
+        v = heads_first(t, v, KEYS, copies_grad=False) if joint else value_heads(t, s, v)
+        which = " (sliding)" if slides(kind) else " (full)"
+        tables = rotary_tables(t, which, sequences=turning(s))
         wide = [cast(t, of, "fp32", f"{name} (fp32)") for of, name in ((q, "q"), (k, "k"))]
         q32, k32 = rotary(t, wide[0], wide[1], tables)
         q, k = cast(t, q32, q.dtype, "q_rotary, cast"), cast(t, k32, k.dtype, "k_rotary, cast")
-        out = attention_core(t, s, q, k, v, kind, joint_v=True)
+        out = attention_core(t, s, q, k, v, kind, joint_v=joint)
         out = linear(t, "Wo", out, Q / TP, D, bias)
         return dropout(t, out, "out_drop") if s.traits.attention_dropout else out
 
@@ -133,11 +166,21 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("head"):
         x = activation(t, linear(t, "dense", x, D, D, bias=False), "gelu")
         x = _norm(t, x, "norm")
+    if s.head == SPANS:
+        return spans_loss(t, linear(t, "classifier", x, D, CLASSES, bias=True))
+    if s.head == LABELLED:
+        return labelled_loss(t, linear(t, "classifier", x, D, CLASSES, bias=True))
     if s.head == CLASSIFICATION:
         return classes_loss(t, s, linear(t, "classifier", x, D, CLASSES, bias=True))
     tied = s.traits.tied_embeddings
     logits = linear(t, "decoder", x, D, VOCAB / TP, s.traits.head_bias, tied=tied)
-    return labelled_loss(t, logits, widened=True)
+    return labelled_loss(t, logits, widened=True) if s.head == MASKED else logits_loss(t, s, logits)
 
 
-FAMILY = encoder(_config, _embed, _layer, _head, encoder_classes("ModernBert"))
+FAMILIES = {
+    "modernbert": encoder(_config, _embed, _layer, _head, every_class("ModernBert")),
+    "modernbert-decoder": Family(
+        _decoder, _embed, _layer, _head, kernels=HF_ONLY, losses=("eager", "fused"), alone=True,
+        classes=decoder_classes("ModernBertDecoder", classifier=False),
+    ),
+}  # fmt: skip

@@ -25,7 +25,7 @@ from memcore.tape.primitives import (
     scale,
     softmax,
 )
-from memcore.tape.structure import CLASSIFICATION, EMBEDDING, Structure
+from memcore.tape.structure import MASKED, Structure
 from memcore.tape.tape import Tape, Tensor
 
 BIAS = "position bias of every sequence"
@@ -75,7 +75,7 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    if s.head in (EMBEDDING, CLASSIFICATION):
+    if s.head != MASKED:
         return bert.head(t, s, x)
     with t.scope("lm_head"):
         h = activation(t, linear(t, "dense", x, D, D, bias=True), "gelu")
@@ -88,7 +88,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILY = replace(
-    encoder(_config, _embed, _layer, _head, bert.encoder_classes("MPNet")),
+    encoder(_config, _embed, _layer, _head, bert.every_class("MPNet")),
     attentions=("eager",), carries=True, checkpoints=False,
     note="Its code in transformers has no checkpointing: layers keep all that backward needs.",
 )  # fmt: skip

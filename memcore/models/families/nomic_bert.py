@@ -21,7 +21,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.bert import encoder_classes
+from memcore.models.families.bert import encoder_classes, of_tokens
 from memcore.models.families.family import encoder
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, TP, TYPES, VOCAB, B, D, Q
@@ -35,7 +35,7 @@ from memcore.tape.primitives import (
     linear,
     split,
 )
-from memcore.tape.structure import CLASSIFICATION, EMBEDDING, Structure, Traits
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, LABELLED, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
@@ -104,6 +104,8 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == EMBEDDING:
         return x
+    if s.head == LABELLED:
+        return of_tokens(t, s, x)
     if s.head == CLASSIFICATION:
         (first,) = split(t, x, [(B, D)], sliced=True)
         h = keeps_result(t, linear(t, "pooler.dense", first, D, D, bias=True), "tanh")
@@ -129,5 +131,12 @@ NOMICS_OWN = {
     "resid_pdrop": "hidden_dropout_prob",
 }
 FAMILY = replace(
-    encoder(_config, _embed, _layer, _head, encoder_classes("NomicBert")), aliases=NOMICS_OWN
+    encoder(
+        _config,
+        _embed,
+        _layer,
+        _head,
+        encoder_classes("NomicBert") | {"NomicBertForTokenClassification": LABELLED},
+    ),
+    aliases=NOMICS_OWN,
 )

@@ -1,11 +1,12 @@
-"""T5 and mT5: an encoder, and a decoder that reads the encoder's result in every layer.
+"""T5, mT5 and UMT5: an encoder, and a decoder that reads the encoder's result in every layer.
 
-T5ForConditionalGeneration, MT5ForConditionalGeneration, and of both the encoder by itself, which
-is T5EncoderModel, MT5EncoderModel. Positions are a bias on the scores: the
-first layer of each stack looks it up, and all layers of the stack add it. One table of embeddings
+T5ForConditionalGeneration, MT5ForConditionalGeneration, UMT5ForConditionalGeneration, and of each
+the encoder by itself, which is T5EncoderModel and its likes. Positions are a bias on the scores:
+the first layer of each stack looks it up, and all layers of the stack add it; in UMT5 every layer
+has its own. One table of embeddings
 serves encoder, decoder and, in T5 1.0, head. Where config.json says that nothing is tied, as that
-of Flan-T5 does, the head is loaded by itself, and the factor before it goes. So it is with mT5,
-whatever its config.json says.
+of Flan-T5 does, the head is loaded by itself, and the factor before it goes. So it is with mT5
+and UMT5, whatever their config.json says; UMT5 keeps the factor.
 """
 
 from __future__ import annotations
@@ -73,11 +74,12 @@ DEFAULTS = {  # of T5Config and MT5Config
     "mt5": {"num_layers": 8, "num_heads": 6, "d_ff": 1024, "vocab_size": 250_112,
             "feed_forward_proj": "gated-gelu"},
 }  # fmt: skip
+DEFAULTS["umt5"] = DEFAULTS["mt5"]
 
 
-def _kinds(word: str, layers: int) -> tuple[str, ...]:
-    if layers == 1:
-        return (word + ALONE,)
+def _kinds(family: str, word: str, layers: int) -> tuple[str, ...]:
+    if layers == 1 or family == "umt5":
+        return (word + ALONE,) * layers
     return (word + FIRST, *(word for _ in range(layers - 1)))
 
 
@@ -119,15 +121,19 @@ def _config(k: Keys, label: str) -> Model:
             residual_dropout=dropped,
             embedding_dropout=dropped,
             gated=bool(gated),
-            head_scaled=tied,
+            head_scaled=tied or family == "umt5",
         ),
     )
     encoder = replace(
-        decoder, family="t5_encoder", layers=layers, kinds=_kinds(EVERY, layers), stack=ENCODER
+        decoder,
+        family="t5_encoder",
+        layers=layers,
+        kinds=_kinds(family, EVERY, layers),
+        stack=ENCODER,
     )
     if k.head == EMBEDDING:
         return replace(encoder, stack="")
-    return replace(decoder, kinds=_kinds(FULL, decoder.layers), tower=encoder)
+    return replace(decoder, kinds=_kinds(family, FULL, decoder.layers), tower=encoder)
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:
@@ -258,7 +264,7 @@ def _cross_bias(t: Tape, s: Structure, kind: str) -> tuple[Tensor, Tensor]:
     zeros = t.new(CROSS_BIAS, shape, dtype)
     t.finish("zeros", [], zeros, [], lambda g: [])
     result = Tensor(zeros.storage, shape, dtype, False)
-    if s.again:
+    if s.again and s.family != "umt5":
         zeros.needs_grad = True
         t.carried.append(zeros)
     return result, zeros
@@ -322,5 +328,8 @@ FAMILIES = {
     "t5": _FAMILY,
     "mt5": replace(
         _FAMILY, classes={"MT5ForConditionalGeneration": CAUSAL, "MT5EncoderModel": EMBEDDING}
+    ),
+    "umt5": replace(
+        _FAMILY, classes={"UMT5ForConditionalGeneration": CAUSAL, "UMT5EncoderModel": EMBEDDING}
     ),
 }

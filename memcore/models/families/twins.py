@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
-from memcore.models.families.bert import encoder_classes
+from memcore.models.families.bert import every_class
 from memcore.models.families.family import decoder_classes
 from memcore.tape.structure import CAUSAL, EMBEDDING
 
@@ -566,8 +566,6 @@ TWINS: dict[str, Twin] = {
             "full_attention_interval": 4,
         },
     ),
-    "ernie": Twin("bert", encoder_classes("Ernie"), reads=_ernie),
-    "data2vec-text": Twin(
-        "roberta", encoder_classes("Data2VecText"), assumes={"vocab_size": 30_522}
-    ),
+    "ernie": Twin("bert", every_class("Ernie"), reads=_ernie),
+    "data2vec-text": Twin("roberta", every_class("Data2VecText"), assumes={"vocab_size": 30_522}),
 }

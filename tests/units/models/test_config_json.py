@@ -15,7 +15,15 @@ from memcore.models.families import FAMILIES, from_config
 from memcore.models.quantization import stored_as
 from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan
-from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, MASKED, REPLACED
+from memcore.tape.structure import (
+    CAUSAL,
+    CLASSIFICATION,
+    EMBEDDING,
+    LABELLED,
+    MASKED,
+    REPLACED,
+    SPANS,
+)
 
 LLAMA = {
     "model_type": "llama",
@@ -91,7 +99,7 @@ def test_a_class_has_its_own_parameters(name, more, head, count):
 
 
 def test_every_family_names_its_classes():
-    heads = {CAUSAL, MASKED, CLASSIFICATION, EMBEDDING, REPLACED}
+    heads = {CAUSAL, MASKED, CLASSIFICATION, EMBEDDING, REPLACED, LABELLED, SPANS}
     for family in FAMILIES.values():
         assert family.classes
         assert set(family.classes.values()) <= heads
@@ -178,6 +186,8 @@ ENCODER_COUNTS = [  # as transformers has them on the meta device
     (BERT, "BertForMaskedLM", MASKED, 1_509_608),
     (BERT, "BertModel", EMBEDDING, 1_508_096),
     (BERT, "BertForSequenceClassification", CLASSIFICATION, 1_508_610),
+    (BERT, "BertForTokenClassification", LABELLED, 1_442_818),
+    (BERT, "BertForQuestionAnswering", SPANS, 1_442_818),
     (T5, "T5ForConditionalGeneration", CAUSAL, 1_113_472),
     (T5, "T5WithLMHeadModel", CAUSAL, 1_113_472),
     (T5, "T5EncoderModel", EMBEDDING, 522_240),

@@ -302,7 +302,8 @@ def test_a_loss_that_balances_experts_is_noted(family):
     assert "output_router_logits" in note
 
 
-NO_FLASH = {"bloom": "eager", "mpt": "eager", "t5": "eager", "mt5": "eager", "llama4_text": "sdpa",
+NO_FLASH = {"bloom": "eager", "mpt": "eager", "t5": "eager", "mt5": "eager",
+            "umt5": "eager", "llama4_text": "sdpa",
             "deepseek_v32": "sdpa", "glm_moe_dsa": "sdpa", "step3p5": "sdpa",
             "minimax_m3_vl_text": "sdpa", "deepseek_v4": "eager", "mpnet": "eager"}  # fmt: skip
 

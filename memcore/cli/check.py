@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from memcore.cli.arguments import Commands, command, count, model_option
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import BAD_INPUT, CHECKED, WORST, json_text, printable
-from memcore.cli.reading import is_name, model_asked, plan_in, plan_of, read
+from memcore.cli.reading import config_called, is_name, model_asked, plan_in, plan_of, read
 from memcore.errors import PlanError, fault, shown_path
 from memcore.units import bytes_text
 
@@ -129,7 +129,7 @@ def _told(found: Found) -> tuple[str, ...]:
 def _plan_in(name: str, file: str, args: argparse.Namespace) -> tuple[Plan, Found | None]:
     """The plan in a file, or behind a name or a link. A file of another program is read as
     `memplan read` reads it, and what was found in it is given besides."""
-    from memcore.formats import hub, kind_of, read_files, text_of
+    from memcore.formats import kind_of, read_files, text_of
 
     if is_name(file):
         return _elsewhere(plan_in(file), args), None
@@ -142,7 +142,7 @@ def _plan_in(name: str, file: str, args: argparse.Namespace) -> tuple[Plan, Foun
         return _elsewhere(plan_of(data), args), None
     model = model_asked(args)
     found = read_files(
-        [text], model=model, gpu=args.gpu or "", gpus=args.gpus or 0, config_of=hub.cached
+        [text], model=model, gpu=args.gpu or "", gpus=args.gpus or 0, config_of=config_called
     )
     return found.plan, found
 

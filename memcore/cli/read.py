@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from memcore.cli.arguments import Commands, command, model_option
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import json_text, printable, table
-from memcore.cli.reading import model_asked, named, read
+from memcore.cli.reading import config_called, model_asked, named, read
 from memcore.units import bytes_text
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ def add(commands: Commands) -> None:
 
 
 def _read(args: argparse.Namespace) -> int:
-    from memcore.formats import hub, read_files, text_of
+    from memcore.formats import read_files, text_of
 
     texts = [text_of(PurePath(named(file)).name, read(file)) for file in args.files]
     model = model_asked(args)
-    found = read_files(texts, model=model, gpu=args.gpu, gpus=args.gpus, config_of=hub.cached)
+    found = read_files(texts, model=model, gpu=args.gpu, gpus=args.gpus, config_of=config_called)
     if args.json:
         print(json_text({**found.to_dict(), "link": link_to([found.plan], args.base)}, indent=1))
         return 0

@@ -3,6 +3,7 @@ that are set in it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -266,6 +267,18 @@ def named(path: str) -> str:
     if _is_link(path):
         return "the link"
     return "standard input" if path == "-" else shown_path(path)
+
+
+def config_called(name: str) -> str:
+    """The text of a model's config.json by the name that a file has for it: in a folder of that
+    name, or where programs of Hugging Face keep it; '' where it is not on this machine."""
+    from memcore.formats import hub
+
+    at = os.path.join(name, "config.json")
+    if os.path.isfile(at):
+        with contextlib.suppress(PlanError, UnicodeDecodeError):
+            return read(at).decode()
+    return hub.cached(name)
 
 
 def read(path: str, most: int = MAX_PLAN_BYTES) -> bytes:

@@ -207,6 +207,7 @@ class Draft:
 
     fields    by dotted path; said: the keys they are from
     model     what the files call the model, and its config.json where they hold one
+    guesser   what the files call the draft, and its config.json (drafted) where they hold one
     left      keys that move memory or time and that no plan says, with why
     unread    all other keys: they move neither, or nothing is known of them
     wants     other files that these name, by name what they are
@@ -222,6 +223,8 @@ class Draft:
     said: list[Said] = field(default_factory=list)
     model: str = ""
     config: Mapping[str, Any] | None = None
+    guesser: str = ""
+    drafted: Mapping[str, Any] | None = None
     left: list[Issue] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     wants: dict[str, str] = field(default_factory=dict)

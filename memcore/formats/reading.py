@@ -41,6 +41,7 @@ from memcore.formats.texts import Text, adds, options, several
 from memcore.kept import kept
 from memcore.models import catalog
 from memcore.models.config import parse_config
+from memcore.models.families import drafts
 from memcore.models.model import Model
 from memcore.plan.link import nearest
 from memcore.plan.plan import Plan, get, put, resolve_model, value_text
@@ -88,6 +89,8 @@ SAME_MEMORY = 0.005  # share by which drivers of one GPU differ in what they lea
 PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
 ADAPTER, LORA = "train.adapter", "lora"
+GUESSER = "serve.draft_model"
+USUAL_GUESSES = 3  # where a draft is given and no file says how many tokens it guesses
 # What is started by a script's commands, whose variables it may set to several values.
 SCRIPTS = {*ENGINES, "TGI", "LMDeploy", "Trainer", "Megatron", "verl", "OpenRLHF", "ms-swift"}
 MOST = 6  # variables told of, and values of each
@@ -191,8 +194,11 @@ def read_files(
         raise PlanError([Issue(named, message)])
     assumed: list[Issue] = []
     document = Plan().document()
+    if draft.config is None and not (model or draft.model):  # a draft by itself is refused as one
+        draft.config, draft.drafted = draft.drafted, None
     document["model"] = _model(draft, model, otherwise, config_of, assumed)
     architecture = resolve_model(document["model"])
+    _guesser(draft, config_of, assumed)
     _cluster(document, draft, gpu, gpus, assumed)
     draft.settle(_around(document, architecture))
     _modules(draft, architecture)
@@ -346,7 +352,33 @@ def _failed(ran_out: Failure, draft: Draft) -> None:
 
 
 def _config(text: Text, draft: Draft) -> None:
-    draft.config = parse_config(text.content)
+    config = parse_config(text.content)
+    if drafts.family_of(config):
+        draft.drafted = config
+    else:
+        draft.config = config
+
+
+def _guesser(draft: Draft, config_of: Callable[[str], str], assumed: list[Issue]) -> None:
+    """Who guesses tokens where the files name a draft: its config.json, beside them or by that
+    name; else what a word or a preset says of it."""
+    known = draft.fields.get(GUESSER, "")
+    if draft.drafted is not None:
+        draft.fields[GUESSER] = dict(draft.drafted)
+        draft.fields.setdefault("serve.draft_tokens", USUAL_GUESSES)
+    elif not draft.guesser or known in catalog.model_names():
+        return
+    elif text := config_of(draft.guesser):
+        draft.fields[GUESSER] = dict(parse_config(text))
+        message = f"the config.json of {shown(draft.guesser)} on this machine"
+        assumed.append(Issue(GUESSER, message))
+    elif not known:
+        draft.fields.pop("serve.draft_tokens", None)
+        draft.said = [said for said in draft.said if said.field != "serve.draft_tokens"]
+        draft.leave(
+            "speculative decoding",
+            f"{shown(draft.guesser)} is no preset; give its config.json beside the file",
+        )
 
 
 def _launched(

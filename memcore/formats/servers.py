@@ -343,10 +343,13 @@ def _drafts(draft: Draft, method: Any, model: Any, tokens: Any) -> None:
     guesser = GUESSERS.get(kind) or hub.preset(str(model or ""))
     if kind.endswith("mtp"):
         guesser = "mtp"
-    if not guesser:
+    elif model and guesser != "none":
+        draft.guesser = str(model)  # whose config.json says more than a word does
+    if not guesser and not draft.guesser:
         draft.leave("speculative decoding", f"{shown(method or model)} has no word in a plan")
         return
-    draft.put("serve.draft_model", guesser, "speculative decoding", method or model)
+    if guesser:
+        draft.put("serve.draft_model", guesser, "speculative decoding", method or model)
     try:
         draft.put("serve.draft_tokens", positive(tokens), "speculative decoding", tokens)
     except UnsaidError:

@@ -68,11 +68,11 @@ def top_k(t: Tape, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
     t.start(name, x)
     shape = (*x.shape[:-1], TOP_K)
     values, index = t.new(name, shape, x.dtype), t.new(f"{name}, indices", shape, "int64")
-    t.finish(name, [x], values, [index], lambda g: [_scattered(t, x, name)])
+    t.finish(name, [x], values, [index], lambda g: [scattered(t, x, name)])
     return values, index
 
 
-def _scattered(t: Tape, x: Tensor, name: str) -> Tensor:
+def scattered(t: Tape, x: Tensor, name: str) -> Tensor:
     """x's gradient where some of it was taken: zeros, and a copy with what came put in.
 
     Fake tensors need the copy; a GPU writes into the zeros.
@@ -140,7 +140,7 @@ def taken(t: Tape, x: Tensor, index: Tensor, shape: Shape, name: str) -> Tensor:
     """x[index]: a copy, row by row. Saves the index."""
     t.start(name, x, index)
     out = t.new(name, shape, x.dtype)
-    t.finish(name, [x], out, [index], lambda g: [_scattered(t, x, name)])
+    t.finish(name, [x], out, [index], lambda g: [scattered(t, x, name)])
     return out
 
 

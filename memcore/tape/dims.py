@@ -292,7 +292,10 @@ RECURRED = Dim("RECURRED", "width of the state that such a correction has of the
 RECURRED_GATES = Dim("RECURRED_GATES", "3 RECURRED: two gates, and what they let in")
 JUDGED = Dim("JUDGED", "width of what says how likely a guess is to be accepted")
 RANK = Dim("RANK", "rank of a low-rank adapter: the width between its two matrices")
-BUCKETS = Dim("BUCKETS", "buckets of distances between tokens, each with a bias for every head")
+BUCKETS = Dim(
+    "BUCKETS",
+    "buckets of distances between tokens, each with a bias for every head, or an embedding",
+)
 CLASSES = Dim(
     "CLASSES",
     "classes that a classifier tells apart: its head makes one number for each",

@@ -7,7 +7,7 @@ keeps something else on a CPU, the GPU's is meant.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from memcore.tape import fused
 from memcore.tape.dims import (
@@ -129,6 +129,29 @@ def linear(
         if column and early and out.needs_grad:
             t.send(LARGEST, "all-reduce", TP, (), "fp32", backward=True)
         return scatter(t, out, whole, early, scaled == BY_ROW) if row else out
+
+
+Reused = Callable[[Tensor], Tensor]
+
+
+def reused_linear(t: Tape, name: str, width: Factor, into: Factor) -> Reused:
+    """x @ W + b, of one W and b for all that it is called with, whose gradients are summed before
+    either has one. Saves x."""
+
+    def used(name: str, *shape: Factor) -> Tensor:
+        w = _weight(t, t.parameter(name, shape))
+        out = Tensor(w.storage, shape, w.dtype, False)
+        t.finish("of every use", [w], out, [], lambda g: [g[0]])
+        return out
+
+    with t.scope(name):
+        weight, bias = used("weight", into, width), used("bias", into)
+
+    def run(x: Tensor) -> Tensor:
+        with t.scope(name):
+            return _product(t, _matrix_input(t, x), weight, [bias], width, into)
+
+    return run
 
 
 def patches(t: Tape, name: str, x: Tensor, shape: Shape, bias: bool) -> Tensor:

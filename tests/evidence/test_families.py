@@ -21,6 +21,9 @@ PEAK_TOLERANCE = 0.01
 # return; LLaVA the states of the tower's last layer until its forward returns.
 HELD_TOLERANCE = 0.04
 HELD = ("bert", "roberta", "llava", "seed")
+# DeBERTa's encoder lists the states behind all layers until it returns: under autocast in fp32.
+LISTED_TOLERANCE = 0.02
+LISTED = ("deberta-labels", "deberta-spans")
 # Its residual is in fp32, which FSDP2 casts to 16 bits before a layer, but not where it runs again.
 CAST = ("mamba2",)
 
@@ -39,7 +42,10 @@ def test_peaks_agree(row):
     held = (row["model"] in HELD, row.get("regime"), row["checkpointing"])
     cast = row["model"] in CAST and "fsdp2" in row["regime"] and row["checkpointing"] == "full"
     wide = cast or held == (True, "autocast", "full")
-    assert ours == pytest.approx(row["bytes"], rel=HELD_TOLERANCE if wide else PEAK_TOLERANCE)
+    within = HELD_TOLERANCE if wide else PEAK_TOLERANCE
+    if row["model"] in LISTED and held[1:] == ("autocast", "none"):
+        within = LISTED_TOLERANCE
+    assert ours == pytest.approx(row["bytes"], rel=within)
 
 
 def test_every_family_is_asked():

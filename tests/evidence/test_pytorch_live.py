@@ -128,10 +128,11 @@ def test_parameters_of_presets(name):
 TIED = "qwen3_vl_moe_text"  # by default, as no wrapper of it is
 # By default 14 patches on a side are to be 16 tokens, embeddings are of each layer, and
 # attn_config has no rope_theta: refused. transformers itself stops at a head_dim of null, and at
-# num_key_value_heads of null; LFM2-MoE's at no layer_types, ESM's at no vocab_size.
+# num_key_value_heads of null; LFM2-MoE's at no layer_types, ESM's at no vocab_size; DeBERTa's
+# default has no distances.
 UNREADABLE = (
     "gemma3", "dbrx", "dots1", "ministral", "hunyuan_v1_dense", "nemotron", "lfm2_moe",
-    "hunyuan_v1_moe", "esm",
+    "hunyuan_v1_moe", "esm", "deberta-v2",
 )  # fmt: skip
 
 

@@ -40,6 +40,10 @@ EXPERTS = {
     **dict.fromkeys(["olmoe", "qwen2_moe", "qwen3_moe"], "num_experts"),
     **dict.fromkeys([*LATENT, "glm_moe_dsa", "glm4_moe_lite", "deepseek_v4"], "n_routed_experts"),
 }
+# What DeBERTa's files say of its scores, and transformers' defaults do not.
+DISENTANGLED = {"relative_attention": True, "position_biased_input": False, "share_att_key": True,
+                "norm_rel_ebd": "layer_norm", "pos_att_type": "p2c|c2p",
+                "num_attention_heads": 10}  # fmt: skip
 ACTIVATED = ["silu", "gelu", "gelu_new", "relu"]
 
 # Families whose layers keep states: their kernels are not those of the others.
@@ -68,6 +72,8 @@ def configs(draw, families=None):
         "attention_dropout": draw(st.sampled_from([0.0, 0.1])),
         **{flag: draw(st.booleans()) for flag in FLAGS.get(family, [])},
     }
+    if family == "deberta-v2":
+        config |= DISENTANGLED | {"num_attention_heads": heads}
     if family in ("llama", "qwen2"):
         config["hidden_act"] = draw(st.sampled_from(ACTIVATED))
     if family in EXPERTS:

@@ -61,6 +61,8 @@ TASKS = {
     "mpnet": transformers.AutoModelForMaskedLM,
     "esm": transformers.AutoModelForMaskedLM,
     "eurobert": transformers.AutoModelForMaskedLM,
+    "deberta-v2": transformers.AutoModelForMaskedLM,
+    "albert": transformers.AutoModelForMaskedLM,
     "vit": transformers.AutoModelForImageClassification,
     "t5": transformers.AutoModelForSeq2SeqLM,
     "mt5": transformers.AutoModelForSeq2SeqLM,
@@ -244,7 +246,8 @@ def group(experts):
 
 def kind_of_tensors(config):
     """What the tensors of a model are: without values, but where its code asks for them."""
-    looped = config["model_type"] in LOOPED
+    asks = config.get("architectures") == ["DebertaV2ForSequenceClassification"]  # which has labels
+    looped = asks or config["model_type"] in LOOPED
     return contextlib.nullcontext() if looped else FakeTensorMode(allow_non_fake_inputs=True)
 
 

@@ -249,8 +249,10 @@ _PLBART = _reads(
     "plbart", 50_005, dropped=0.1, sizes=(768, 1024), encoders=(6, 12, 3072),
     positions=LEARNED, norm_first=False, embedding_normed=True, final_norm=False, head_bias=True,
 )  # fmt: skip
-_BLENDERBOT = _reads("blenderbot", 8008, positions=ONCE, head_bias=True,
-                     sizes=(2560, 128), encoders=(2, 32, 10_240), decoders=(24, 32, 10_240))  # fmt: skip
+_BLENDERBOT = _reads(
+    "blenderbot", 8008, sizes=(2560, 128), encoders=(2, 32, 10_240), decoders=(24, 32, 10_240),
+    positions=ONCE, head_bias=True,
+)  # fmt: skip
 _SMALL = _reads(
     "blenderbot-small", 50_265, sizes=(512, 512), encoders=(8, 16, 2048), positions=ONCE,
     norm_first=False, embedding_normed=True, final_norm=False, head_bias=True,

@@ -68,6 +68,7 @@ def encoder_config(
     heads: int = 12,
     intermediate: int = 3072,
     positions: int = 512,
+    layers: int = 12,
 ) -> Model:
     hidden = k.count("hidden_size", hidden)
     heads = k.count("num_attention_heads", heads, 10**6)
@@ -75,7 +76,7 @@ def encoder_config(
     k.refuse("is_decoder", False, None)
     k.refuse("position_embedding_type", "absolute", None)
     k.refuse("add_cross_attention", False, None)
-    layers = k.count("num_hidden_layers", 12, 100_000)
+    layers = k.count("num_hidden_layers", layers, 100_000)
     rows = k.count("max_position_embeddings", positions)
     if rows <= offset:
         k.fail("max_position_embeddings", f"must be above {offset}, not {rows}")
@@ -167,7 +168,7 @@ def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head in (LABELLED, SPANS):
         return of_tokens(t, s, x)
     if s.head == EMBEDDING:
-        if s.family in ("distilbert", "electra"):
+        if s.family in ("distilbert", "electra", "deberta-v2"):
             return x
         for name, shape in (("weight", (D, D)), ("bias", (D,))):  # whose result nobody reads
             t.parameter(f"pooler.dense.{name}", shape, idle=True)
@@ -184,7 +185,11 @@ def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
         h = layer_norm(t, h, EMBED, "LayerNorm")
     tied = s.traits.tied_embeddings
     logits = linear(t, "decoder", h, EMBED, VOCAB / TP, bias=True, tied=tied)
-    if not tied and s.family in ("bert", *ROBERTAS):  # what is tied to the head's bias else
+    if not tied and s.family in (
+        "bert",
+        "deberta-v2",
+        *ROBERTAS,
+    ):  # what is tied to the head's bias else
         t.parameter("bias", (VOCAB / TP,), idle=True)
     return labelled_loss(t, logits)
 

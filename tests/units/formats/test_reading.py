@@ -894,6 +894,45 @@ def test_sglang_guesses_one_token_less_than_it_checks() -> None:
     assert "--m" not in " ".join(map(str, found.left))
 
 
+HEAD = json.dumps({
+    "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 4096,
+    "intermediate_size": 14_336, "num_hidden_layers": 1, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "vocab_size": 128_256, "draft_vocab_size": 32_000,
+})  # fmt: skip
+SERVED = "meta-llama/Llama-3.1-8B-Instruct"
+GUESSED = '{"method": "eagle3", "model": "./head", "num_speculative_tokens": 4}'
+DRAFTED = (
+    f"python -m sglang.launch_server --model-path {SERVED} --speculative-algorithm EAGLE3 "
+    "--speculative-draft-model-path ./head --speculative-num-draft-tokens 5",
+    f"vllm serve {SERVED} --speculative-config '{GUESSED}'",
+)
+
+
+@pytest.mark.parametrize("command", DRAFTED)
+def test_a_draft_is_read_where_a_command_names_its_path(command: str) -> None:
+    """Its config.json, beside the command or by that name; a word for its kind where neither is
+    there."""
+    beside = read(("serve.sh", command), ("config.json", HEAD)).plan
+    named = read_files(
+        [text_of("serve.sh", command.encode())],
+        config_of=lambda name: HEAD if name == "./head" else "",
+    )
+    assert beside == named.plan
+    assert beside.draft is not None
+    assert (beside.draft.draft.guessed, beside.serve.draft_tokens) == (32_000, 4)
+    assert any("the config.json of './head'" in str(i) for i in named.assumed)
+    assert read(("serve.sh", command)).plan.serve.draft_model == "eagle"
+
+
+def test_a_draft_that_nobody_knows_is_asked_for() -> None:
+    guessed = '{"model": "me/unknown", "num_speculative_tokens": 4}'
+    command = f"vllm serve {SERVED} --speculative-config '{guessed}'"
+    found = read(("serve.sh", command))
+    assert (found.plan.serve.draft_model, found.plan.serve.draft_tokens) == ("none", 0)
+    (left,) = [i for i in found.left if i.field == "speculative decoding"]
+    assert left.message == "'me/unknown' is no preset; give its config.json beside the file"
+
+
 GIB, MIB = 2**30, 2**20
 # What programs say when memory runs out, with the bytes asked for, of the GPU, allocated, reserved.
 RAN_OUT = {

@@ -5,6 +5,7 @@ What PyTorch itself counts for them is asked in test_pytorch_live.py."""
 import json
 
 import pytest
+from drawn import DISENTANGLED
 
 from memcore import PlanError
 from memcore.evaluate import evaluate
@@ -305,7 +306,8 @@ def test_a_loss_that_balances_experts_is_noted(family):
 NO_FLASH = {"bloom": "eager", "mpt": "eager", "t5": "eager", "mt5": "eager",
             "umt5": "eager", "llama4_text": "sdpa",
             "deepseek_v32": "sdpa", "glm_moe_dsa": "sdpa", "step3p5": "sdpa",
-            "minimax_m3_vl_text": "sdpa", "deepseek_v4": "eager", "mpnet": "eager"}  # fmt: skip
+            "minimax_m3_vl_text": "sdpa", "deepseek_v4": "eager", "mpnet": "eager",
+            "deberta-v2": "eager"}  # fmt: skip
 
 
 def test_families_without_the_usual_attention():
@@ -314,8 +316,8 @@ def test_families_without_the_usual_attention():
 
 @pytest.mark.parametrize("family", NO_FLASH)
 def test_the_attention_that_there_is_is_taken_and_said(family):
-    heads = {"num_attention_heads": 10} if family == "mpnet" else {}
-    model = {"model_type": family, **heads} | SIZES
+    own = {"mpnet": {"num_attention_heads": 10}, "deberta-v2": DISENTANGLED}.get(family, {})
+    model = {"model_type": family, **own} | SIZES
     report = evaluate(Plan(model=model, train={"seq_len": 500}))
     assert report.plan["train"]["attention"] == NO_FLASH[family]
     (note,) = [n for n in report.notes if f"flash attention for {family}" in n.lower()]

@@ -45,7 +45,7 @@ from memcore.plan.field import (
     facts_of,
     number,
 )
-from memcore.plan.rules import broken_rules, readers_of
+from memcore.plan.rules import OF_HARDWARE, broken_rules, readers_of
 from memcore.units import Gbit, GiB, count_text
 from memcore.words import engines, experts
 from memcore.words.optimizers import OPTIMIZERS
@@ -2105,7 +2105,7 @@ class Plan(_Part):
         for path, value in changes.items():
             section, _, field = path.partition(".")
             sections.setdefault(section, {})[field] = value
-        if not sections.keys() <= SECTIONS.keys() or not CHECKED_WHOLE.isdisjoint(changes):
+        if not sections.keys() <= SECTIONS.keys():
             return self._checked_whole(sections.keys(), changes)
         parts: dict[str, Any] = {}
         for section, fields in sections.items():
@@ -2116,11 +2116,16 @@ class Plan(_Part):
                 continue
             update = {name: getattr(read, name) for name in fields}
             parts[section] = getattr(self, section).model_copy(update=update)
-        if not issues:
-            other = self.model_copy(update=parts)
-            readers = set().union(*(self.readers.get(path, ()) for path in changes))
-            issues = broken_rules(other, self.architecture, readers)
         if issues:
+            raise PlanError(issues)
+        other = self.model_copy(update=parts)
+        if not OF_HARDWARE.isdisjoint(changes):
+            for name in ("accelerator", "node"):
+                other.__dict__.pop(name, None)
+            if issues := _unknown_hardware(other):
+                raise PlanError(issues)
+        readers = set().union(*(self.readers.get(path, ()) for path in changes))
+        if issues := broken_rules(other, self.architecture, readers):
             raise PlanError(issues)
         return other
 
@@ -2147,13 +2152,12 @@ class Plan(_Part):
         return other
 
 
-# Sections that hold fields, and the fields whose change asks for every check anew.
+# Sections that hold fields.
 SECTIONS: dict[str, type[_Part]] = {
     name: info.annotation
     for name, info in Plan.model_fields.items()
     if isinstance(info.annotation, type) and issubclass(info.annotation, _Part)
 }
-CHECKED_WHOLE = {f"cluster.{name}" for name in ("gpu", "node", "network_gbits", "dram_gib")}
 
 
 def get(owner: Any, path: str) -> Any:
@@ -2341,6 +2345,19 @@ def _from_json(text: str) -> Model:
 
 def _check(plan: Plan) -> None:
     """What no single field can say: presets that do not exist, impossible combinations."""
+    issues = _unknown_hardware(plan)
+    try:
+        model: Model | None = plan.architecture
+    except PlanError as e:
+        issues += e.issues
+        model = None
+    issues += broken_rules(plan, model)
+    if issues:
+        raise PlanError(issues)
+
+
+def _unknown_hardware(plan: Plan) -> list[Issue]:
+    """Presets of GPUs and hosts that do not exist."""
     issues = []
     gpu, node = plan.cluster.gpu, plan.cluster.node
     if isinstance(gpu, str) and gpu not in catalog.gpu_names():
@@ -2352,14 +2369,7 @@ def _check(plan: Plan) -> None:
     elif not issues and node is None and plan.accelerator.node not in catalog.node_names():
         hint = did_you_mean(plan.accelerator.node, catalog.node_names())
         issues.append(Issue("cluster.gpu.node", f"no node preset of that name; {hint}"))
-    try:
-        model: Model | None = plan.architecture
-    except PlanError as e:
-        issues += e.issues
-        model = None
-    issues += broken_rules(plan, model)
-    if issues:
-        raise PlanError(issues)
+    return issues
 
 
 def _other_form(error: Mapping[str, Any]) -> bool:

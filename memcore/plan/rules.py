@@ -310,10 +310,18 @@ def readers_of(plan: Plan) -> dict[str, set[int]]:
     return found
 
 
+# What says what a plan's hardware is: fields that are read where this is.
+READ_OF = {
+    "accelerator": ("cluster.gpu",),
+    "node": tuple(f"cluster.{name}" for name in ("gpu", "node", "network_gbits", "dram_gib")),
+}
+OF_HARDWARE = frozenset(READ_OF["node"])
+
+
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """A plan, or its section, that notes which fields are read. What its model and its hardware
-    are is not noted."""
+    """A plan, or its section, that notes which fields are read; of its hardware every field that
+    says what that is. What its model is, is not noted."""
 
     of: Any
     read: set[str]
@@ -328,6 +336,7 @@ class _Recorded:
             self.read.add(f"{self.section}{name}")
             return value
         if name in ("architecture", "accelerator", "node"):
+            self.read.update(READ_OF.get(name, ()))
             return getattr(self.of, name)
         compute = getattr(declared, "fget", None) or getattr(declared, "func", declared)
         return compute(self) if compute is not declared else partial(compute, self)

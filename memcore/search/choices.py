@@ -12,13 +12,20 @@ from dataclasses import dataclass
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.models import catalog
-from memcore.plan.plan import Plan, limits_of
+from memcore.plan.plan import Cluster, Plan, limits_of
+from memcore.search.fitting import planned
 from memcore.search.solve import ANY, Miss, Targets, last
 from memcore.serving.serve import servable
 from memcore.serving.server import Server
 from memcore.serving.time import of_running
 
 RANKS = (1, 2, 4, 8, 16, 32, 64)
+# What a plan says of its nodes, as it is where it says nothing.
+NODES = {
+    f"cluster.{name}": info.default
+    for name, info in Cluster.model_fields.items()
+    if name not in ("gpu", "gpus")
+}
 HOUR, MILLION = 3600, 1e6
 
 
@@ -177,14 +184,21 @@ def _weights(plan: Plan) -> float:
 def _servers(plan: Plan, name: str, weights: float) -> Iterator[Server]:
     """One replica on this accelerator, on each number of ranks within its fast domain or node that
     the model can be cut into, and that can hold so many bytes of weights."""
-    room = catalog.accelerator(name).usable_bytes
+    room, one = catalog.accelerator(name).usable_bytes, None
     for tp in RANKS:
         if weights > room * tp:
             continue
+        if one is not None and tp > joined(one):
+            return
         one = planned_on(plan, name, tp, tp * plan.serving_pp, plan.serve.concurrency)
-        if one is None or tp > max(one.gpus_per_domain, one.gpus_per_node):
+        if one is None or tp > joined(one):
             return
         yield Server.of(one)
+
+
+def joined(plan: Plan) -> int:
+    """GPUs that a replica's ranks are tried on at most: a fast domain, or a node."""
+    return max(plan.gpus_per_domain, plan.gpus_per_node)
 
 
 def planned_on(
@@ -192,18 +206,15 @@ def planned_on(
 ) -> Plan | None:
     """The plan there, with other words of serving, training as it can be on so many; None where a
     rule forbids it."""
-    document = plan.document()
-    own = document["cluster"] if name == plan.cluster.gpu else {}  # what is said of its nodes
-    document["cluster"] = {**own, "gpu": name, "gpus": gpus}
-    document["serve"] |= {"tp": tp, "pp": plan.serving_pp, "concurrency": users}
-    document["serve"] |= words or {}
+    changes: dict[str, object] = {"cluster.gpus": gpus, "serve.tp": tp}
+    changes |= {"serve.pp": plan.serving_pp, "serve.concurrency": users}
+    changes |= {f"serve.{field}": word for field, word in (words or {}).items()}
+    if name != plan.cluster.gpu:  # what is said of its own nodes is of no others
+        changes |= NODES | {"cluster.gpu": name}
     p = plan.parallel
     if gpus % (p.tp * p.pp * p.cp) or p.ep > 1:
-        document["parallel"] |= {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
-    try:
-        return Plan.of(document)
-    except PlanError:
-        return None
+        changes |= {f"parallel.{axis}": 1 for axis in ("tp", "pp", "cp", "ep")}
+    return planned(plan, changes)
 
 
 def _most(server: Server, users: int, targets: Targets) -> int:

@@ -24,7 +24,7 @@ from memcore.models.standard import standard_config
 from memcore.plan.field import Facts
 from memcore.plan.plan import Plan, facts, field_of, field_paths, get, limits_of, meant, put
 from memcore.report import Run
-from memcore.search.fitting import WITHIN, Within, limit_of, planned
+from memcore.search.fitting import DAY, WITHIN, Within, limit_of, planned
 from memcore.search.solve import ANY, Targets, last
 from memcore.search.sweep import swept
 from memcore.serving.serve import servable
@@ -458,8 +458,9 @@ def _in_time(
 
     More GPUs are sooner done and cost more, nearly: the fewest that are soon enough are the
     cheapest of these, and the most that are cheap enough the soonest. So one of both is looked for,
-    by doubling and halving, and the other is asked of what is found and of those next to it. As
-    steps are whole, a run may miss the edge by the share that one step is of it.
+    from where the GPU time of fewer would be soon enough, and the other is asked of what is found
+    and of those next to it. As steps are whole, a run may miss the edge by the share that one step
+    is of it.
     """
     n, on = len(values), functools.cache(lambda i: run(values[i]))
     if not n:
@@ -477,24 +478,46 @@ def _in_time(
         less = 1 - 1 / there.steps
         return not eased.missed(there.seconds * less, there.cost and there.cost * less)
 
-    tried = [
-        *itertools.takewhile(lambda i: i < n - 1, (2**k - 1 for k in itertools.count())),
-        n - 1,
-    ]
-    order = range(len(tried))
-    k = next((k for k in (reversed(order) if backwards else order) if ok(tried[k])), None)
+    def soon(i: int) -> int:
+        """The first that is soon enough, if the run takes as much GPU time as on another."""
+        there = on(i)
+        if there is None or not eased.days:
+            return i
+        return min(bisect.bisect_left(values, values[i] * there.seconds / eased.days / DAY), n - 1)
+
+    if backwards:
+        k = _first_ok(n, lambda k: ok(n - 1 - k), 0)
+    else:
+        k = _first_ok(n, ok, soon(soon(0)))
     if k is None:
         return None
-    # The edge lies between it and the one before, or behind, it.
-    other = k + 1 if backwards else k - 1
-    inside, outside = tried[k], tried[other] if 0 <= other < len(tried) else -1
-    while outside >= 0 and abs(outside - inside) > 1:
-        middle = (inside + outside) // 2
-        inside, outside = (middle, outside) if ok(middle) else (inside, middle)
+    inside = n - 1 - k if backwards else k
     ahead = range(inside + 1, n) if backwards else range(inside - 1, -1, -1)
     behind = range(inside, -1, -1) if backwards else range(inside, n)
     missed = list(itertools.takewhile(nearly, ahead[:NEAR]))
     return next((i for i in (*reversed(missed), *behind[:NEAR]) if ok(i, within)), None)
+
+
+def _first_ok(n: int, ok: Callable[[int], bool], start: int) -> int | None:
+    """The least index below n that is ok, if all above it are: looked for from `start` on, further
+    away each time, and then by halving."""
+    step = 1
+    if ok(start):
+        inside, outside = start, start - 1
+        while outside >= 0 and ok(outside):
+            step *= 2
+            inside, outside = outside, max(outside - step, 0) if outside else -1
+    else:
+        inside, outside = start + 1, start
+        while inside < n and not ok(inside):
+            step *= 2
+            outside, inside = inside, min(inside + step, n - 1) if inside < n - 1 else n
+        if inside >= n:
+            return None
+    while inside - outside > 1:
+        middle = (inside + outside) // 2
+        inside, outside = (middle, outside) if ok(middle) else (inside, middle)
+    return inside
 
 
 def _chunks(n: int) -> Iterator[tuple[int, int]]:

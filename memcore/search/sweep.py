@@ -321,10 +321,8 @@ def _permitted(plan: Plan, path: str, values: Sequence[Any]) -> list[bool]:
 
 def _else_permitted(plan: Plan, path: str, value: Any) -> bool:
     """Whether a field may have a value, but for what SIZE_RULES say."""
-    document = plan.document()
-    put(document, path, int(value))
     try:
-        Plan.of(document)
+        plan.changed(path, int(value))
     except PlanError as e:
         sizes = plan.sizes() | {BROADCAST[path]: int(value)}
         sizes["DP"] = _data_parallel(sizes)

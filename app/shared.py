@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import update_wrapper
+from functools import lru_cache, update_wrapper
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from app import exploring
@@ -31,12 +31,14 @@ from memcore.search.solve import Answer, Miss
 from memcore.search.solver import Solved
 from memcore.search.waterfall import Change
 from memcore.search.waterfall import waterfall as changes_between
-from memcore.serving.serve import curve
+from memcore.serving.serve import curve, servable
+from memcore.serving.server import Server
 from memcore.serving.time import Point
 from memcore.stream import Load, Stream, simulate
 from memcore.stream import loads as simulated_loads
 from memcore.training.over_time import Course
 from memcore.training.over_time import over_time as find_courses
+from memcore.training.training import Training
 from memcore.units import MiB
 
 P = ParamSpec("P")
@@ -92,9 +94,34 @@ NOTHING: dict[str, Any] = {}
 TRAINING = {"train": True, "together": True, "run": True}  # what serving alone does not depend on
 
 
+LATELY = 16  # plans of which more than figures is kept: what these are made of
+
+
+@lru_cache(LATELY)
+def _training(asked: _Asked) -> Training | None:
+    return Training.of(asked.plan)
+
+
+@lru_cache(LATELY)
+def _server(asked: _Asked) -> Server | None:
+    return Server.of(asked.plan) if servable(asked.plan.architecture) else None
+
+
+def training(plan: Plan) -> Training | None:
+    """Its memory and its time; None where it is not planned."""
+    return _training(_Asked(plan.model_dump_json(), plan))
+
+
+def server(plan: Plan) -> Server | None:
+    """The plan's server, or that of a plan that trains otherwise at the same price of a GPU; None
+    where nothing is served."""
+    text = plan.model_dump_json(exclude=TRAINING)
+    return _server(_Asked(f"{text}{plan.run.price_per_gpu_hour}", plan))
+
+
 @_for_all(without=NOTHING)
 def report(plan: Plan) -> Report:
-    return evaluate(plan)
+    return evaluate(plan, training(plan), server(plan))
 
 
 @_for_all(without=TRAINING)
@@ -126,7 +153,7 @@ def reliefs(plan: Plan) -> tuple[Relief, ...]:
 @_for_all(without=NOTHING)
 def over_time(plan: Plan) -> tuple[Course, ...]:
     """Memory over a step, of each pipeline stage."""
-    return find_courses(plan)
+    return find_courses(plan, training(plan))
 
 
 @_for_all(without=NOTHING)

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import bar, line, measured, palette, parts, share, state
+from app import bar, line, measured, palette, parts, share, shared, state
 from app import report as one_page
 from app.line import Item
 from app.text import VERDICTS, plain
@@ -272,7 +272,8 @@ def _bill(run: Run) -> Iterator[Item]:
 
 def _of_training(report: Report) -> list[str]:
     """Notes that are not about the server alone, which has a page of its own."""
-    served = serving_notes(state.plan(), report.serve) if report.serve else []
+    plan = state.plan()
+    served = serving_notes(plan, report.serve, shared.server(plan)) if report.serve else []
     return [note for note in report.notes if note not in served]
 
 

@@ -39,11 +39,15 @@ from memcore.words.training import (
 )
 
 
-def evaluate(plan: Plan) -> Report:
-    """Everything Memplan knows about a plan. Pure; never raises for a valid plan."""
-    training, count_of = Training.of(plan), parameters(plan.architecture)
+def evaluate(plan: Plan, training: Training | None = None, server: Server | None = None) -> Report:
+    """Everything Memplan knows about a plan. Pure; never raises for a valid plan.
+
+    training, server: its own, where they are there already; a server may also be that of a plan
+    which trains otherwise, at the same price of a GPU.
+    """
+    training, count_of = training or Training.of(plan), parameters(plan.architecture)
     time = training.time() if training else None
-    server = Server.of(plan) if servable(plan.architecture) else None
+    server = server or (Server.of(plan) if servable(plan.architecture) else None)
     served = served_by(server) if server else None
     return Report(
         plan=plan.document(),

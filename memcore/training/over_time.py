@@ -31,8 +31,8 @@ from memcore.timing.roofline import executions, run, seconds
 from memcore.training.executions import run_again, speed_of
 from memcore.training.memory import by_consumer, instant_bytes, moment
 from memcore.training.stages import weight_gradients
-from memcore.training.steps import steps_of, training_sizes
-from memcore.training.time import Whole, wholes_of
+from memcore.training.time import Whole
+from memcore.training.training import Training
 from memcore.words.training import GPIPE, ZERO_BUBBLE
 
 FINE = 1200  # slots of one stage up to which each layer has its own
@@ -103,12 +103,13 @@ class Course:
         )
 
 
-def over_time(plan: Plan) -> tuple[Course, ...]:
+def over_time(plan: Plan, training: Training | None = None) -> tuple[Course, ...]:
     """Memory over the seconds of a step, for each pipeline stage, of a plan whose training is
-    planned. The fullest slot of all has the bytes of the Report's peak; each course ends with the
-    step."""
-    amounts, steps = Amounts(training_sizes(plan)), steps_of(plan)
-    wholes = [whole for _, whole in wholes_of(plan, steps, amounts)]
+    planned; `training`: its own, where it is there already. The fullest slot of all has the bytes
+    of the Report's peak; each course ends with the step."""
+    training = training or Training.planned(plan)
+    amounts, steps = training.amounts, training.steps
+    wholes = [whole for _, whole in training.wholes]
     step_seconds = max(whole.seconds for whole in wholes)
     chunks = [_chunks(plan, *pair) for pair in zip(steps, wholes, strict=True)]
     played = _play(plan, chunks)

@@ -66,13 +66,12 @@ class _Traffic:
             )  # fmt: skip
 
 
-def training_time(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> Time:
+def training_time(plan: Plan, every: Sequence[tuple[Stage, Whole]], amounts: Amounts) -> Time:
     """Time of one optimizer step. Assumes that transfers overlap as the framework schedules them:
     FSDP2 gathers the next layer while one runs, DDP reduces buckets during backward.
 
-    `steps`: of every pipeline stage. The one whose step takes longest is found here: besides its
+    `every`: all pipeline stages. The one whose step takes longest is found here: besides its
     micro-batches each updates weights of its own, so that the slowest of one may not be it."""
-    every = wholes_of(plan, steps, amounts)
     wholes = [whole for _, whole in every]
     rank = max(range(len(every)), key=lambda k: wholes[k].seconds)
     slowest, whole = every[rank]

@@ -22,8 +22,9 @@ from memcore.tape.kinds import Part, attends
 from memcore.tape.ledger import Amounts
 from memcore.tape.tape import Storage
 from memcore.training.memory import Counted, Room, by_rank, count
+from memcore.training.stages import Stage
 from memcore.training.steps import depths_of, steps_of, training_sizes
-from memcore.training.time import training_time, wholes_of
+from memcore.training.time import Whole, training_time, wholes_of
 from memcore.words.training import ADAPTERS, ALL_LINEAR, COPIES, NO_LAYER
 
 
@@ -255,13 +256,19 @@ class Training:
         of = undivided(self.plan).elements
         return sum(int(of(p.shape)) * n for p, n in trained(self.steps))
 
+    @functools.cached_property
+    def wholes(self) -> Sequence[tuple[Stage, Whole]]:
+        """Every pipeline stage with its whole step. `seconds` keeps none: of hundreds of plans that
+        would take long."""
+        return wholes_of(self.plan, self.steps, self.amounts)
+
     @property
     def seconds(self) -> float:
         """Of a step, for those who ask for no more of its time."""
         return max(whole.seconds for _, whole in wholes_of(self.plan, self.steps, self.amounts))
 
     def time(self) -> Time:
-        return training_time(self.plan, self.steps, self.amounts)
+        return training_time(self.plan, self.wholes, self.amounts)
 
 
 Pool = dict[tuple[tuple[str, Number], ...], Amounts]

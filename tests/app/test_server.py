@@ -39,10 +39,10 @@ import memcore.evaluate
 module = sys.modules["memcore.evaluate"]
 evaluate = module.evaluate
 
-def broken(plan):
+def broken(plan, *known):
     if plan.train.micro_batch == 13:
         raise ZeroDivisionError("13 <b>on</b> purpose")
-    return evaluate(plan)
+    return evaluate(plan, *known)
 
 module.evaluate = broken
 """

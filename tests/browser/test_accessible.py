@@ -1,0 +1,100 @@
+"""Every page keeps the rules of accessibility, in both themes: as it opens, and in the states that
+people come to. `test_every_view_is_drawn` looks at each page of another plan by its address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import reading
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+import rig
+from memcore.plan.link import encode, encode_pin
+from memcore.plan.plan import Plan
+
+Open = Callable[..., Page]
+SCHEMES = ["light", "dark"]
+OVER = Plan(model="llama-3-70b")
+STAGES = Plan(
+    model="llama-3.1-405b",
+    cluster={"gpus": 512},
+    parallel={"tp": 8, "pp": 16},
+    train={"framework": "megatron", "zero": 1, "kernels": "megatron", "grad_accumulation": 32},
+)
+PHONE = {"width": 390, "height": 844}
+
+
+def at(view: str, plan: Plan, **more: str) -> str:
+    return f"/{view}?{urlencode(encode(plan, short=True) | more)}"
+
+
+ADDRESSES = {
+    "first": "/",
+    "over": at("", OVER),
+    "stages": at("", STAGES),
+    "time of stages": at("time", STAGES),
+    "rl, nothing chosen": at("together", Plan()),
+    "sweep": at("explore", Plan()),
+    "map": at("explore", OVER, look="map"),
+    "which GPUs": at("explore", Plan(), look="gpus"),
+    "nothing to compare": at("compare", Plan()),
+    "compare": at("compare", Plan(), pin=encode_pin(Plan(train={"zero": 2}), "ZeRO 2")),
+    "a damaged link": "/?v=2&mb=abc&zzz=1",
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_no_page_breaks_a_rule(open_app: Open, scheme: str) -> None:
+    page = open_app("/", color_scheme=scheme)
+    for name, address in ADDRESSES.items():
+        page.goto(rig.origin(page.url) + address)
+        rig.settled(page)
+        keeps(page, name)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_nor_does_what_is_unfolded(open_app: Open, scheme: str) -> None:
+    """Each group of the sidebar, each fold of the page, what is shared, what a search finds."""
+    page = open_app(at("", OVER), color_scheme=scheme)
+    reading.agrees(page)
+    for fold in ("Node-and-price", "Training-details", "Parallelism", "Serving-details"):
+        with rig.a_run(page):
+            page.locator(f".st-key-folded_{fold} summary").click()
+    for fold in ("All-changes", "On-which-GPUs", "Instant-by-instant"):
+        with rig.a_run(page):
+            page.locator(f".st-key-folded_{fold} summary").click()
+    keeps(page, "unfolded")
+    page.locator(".st-key-share button").first.click()
+    expect(page.get_by_text("Copy link").first).to_be_visible()
+    keeps(page, "share")
+    page.goto(rig.origin(page.url) + at("explore", Plan(), look="search"))
+    rig.settled(page)
+    page.get_by_role("button", name="Search", exact=True).click()
+    expect(page.get_by_text("The best:").first).to_be_visible()
+    keeps(rig.settled(page), "found")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_nor_does_a_phone(open_app: Open, scheme: str) -> None:
+    page = open_app("/", color_scheme=scheme, viewport=PHONE)
+    reading.agrees(page)
+    keeps(page, "phone")
+    page.get_by_test_id("stExpandSidebarButton").click()
+    expect(page.locator(".st-key-train_seq_len").first).to_be_visible()
+    keeps(page, "phone, with its sheet")
+    for view in ("time", "tiers", "serve", "stream", "explore", "accuracy"):
+        page.goto(f"{rig.origin(page.url)}/{view}")
+        rig.settled(page)
+        keeps(page, f"{view} on a phone")
+        wide = page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
+        assert wide <= 0, f"{view} scrolls sideways"
+
+
+def keeps(page: Page, name: str) -> None:
+    rig.still(page)
+    found: Any = Axe().run(page)
+    assert not found.violations_count, f"{name}: {found.generate_report()}"

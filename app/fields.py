@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from memcore.plan.plan import Plan, facts, field_of, field_paths, get, title_of, value_text
 from memcore.words.word import Word
+
+PATH = re.compile(r"\b(cluster|parallel|train|serve|together|run)\.[a-z_]+[a-z]\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,11 @@ def setting(plan: Plan, path: str, value: Any) -> str:
 def titles() -> dict[str, str]:
     """Every field's title by its path."""
     return {path: title_of(path) for path in field_paths()}
+
+
+def in_words(text: str) -> str:
+    """A text of the engine with the title of each field in place of its path."""
+    return PATH.sub(lambda found: titles().get(found[0], found[0]), text)
 
 
 @functools.cache

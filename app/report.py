@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import date
 
 from app import bar, palette
-from app.fields import setting
+from app.fields import in_words, setting
 from app.tables.levers import saved_text
 from app.tables.time import calibrated_text
 from app.text import VERDICTS, title_of_plan
@@ -87,7 +87,7 @@ def page(
         parts.append(_table("What could be changed", better))
     of_serving = serving_notes(plan, report.serve) if report.serve and not serves else []
     notes = [note for note in report.notes if note not in of_serving]
-    parts += [f'<p class="small">{_safe(note)}</p>' for note in notes]
+    parts += [f'<p class="small">{_safe(note)}</p>' for note in map(in_words, notes)]
     parts.append(
         f'<p class="small">Memplan {_safe(version())}, {date.today().isoformat()}. Bytes of '
         "tensors are counted from shapes; what an allocator keeps and how long a step takes are "

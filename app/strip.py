@@ -10,6 +10,7 @@ import streamlit as st
 
 from app import bar, line, measured, palette, parts, share, shared, state
 from app import report as one_page
+from app.fields import in_words
 from app.line import Item
 from app.text import VERDICTS, plain
 from memcore.report import Memory, Report, Run, Serve, TogetherMemory
@@ -48,7 +49,7 @@ def draw(place: str) -> None:
         _small_print(report, pinned, "The training step alone:" if together else "")
         if not _whole(report):
             for note in report.notes:
-                st.info(plain(note), icon=":material/info:")
+                st.info(plain(in_words(note)), icon=":material/info:")
 
 
 def _bar(serve: Serve | None, together: TogetherMemory | None) -> bar.Bar | None:
@@ -251,7 +252,7 @@ def _small_print(report: Report, pinned: Report | None, of: str = "") -> None:
         )  # fmt: skip
     items.append(Item(f"{report.parameters:,} parameters", "parameters"))
     if _whole(report):  # else the notes say what is missing, and have a place of their own
-        items += map(Item, _of_training(report))
+        items += map(Item, map(in_words, _of_training(report)))
     line.draw(items, "small_print")
 
 
@@ -331,6 +332,12 @@ def _late(seconds: float | None, target: float) -> str:
     return f", not within {seconds_text(target)}" if missed else ""
 
 
+def _own(note: str) -> str:
+    """A note on the page that it is about."""
+    said = in_words(note.removeprefix(f"{SERVING}: "))
+    return said[:1].upper() + said[1:]
+
+
 def _serving_print(serve: Serve) -> None:
     """What a reader should know of the figures."""
     plan = state.plan()
@@ -349,13 +356,14 @@ def _serving_print(serve: Serve) -> None:
         before = ""
         if serve.tower_seconds:
             before = f" ({seconds_text(serve.tower_seconds)} of it before the layers)"
-        speeds = (
-            f"Speeds are of {serve.running:,} that generate at once. The first token{before} "
-            f"is bound by {palette.resource(serve.prefill_bound_by)}, each other by "
-            f"{palette.resource(serve.decode_bound_by)}; {serve.replicas:,} "
+        whole = serve.running >= plan.serve.concurrency  # else a note says so
+        speeds = f"Speeds are of {serve.running:,} that generate at once. " if whole else ""
+        speeds += (
+            f"The first token{before} is bound by {palette.resource(serve.prefill_bound_by)}, "
+            f"each other by {palette.resource(serve.decode_bound_by)}; {serve.replicas:,} "
             f"{'replicas fit' if serve.replicas > 1 else 'replica fits'} on the GPUs."
         )
         items.append(Item(speeds))
     notes = (*plan.architecture.notes, *serving_notes(plan, serve))
-    items += (Item(note) for note in notes if said not in note)  # what the verdict says already
+    items += (Item(_own(note)) for note in notes if said not in note)  # the verdict says it
     line.draw(items, "small_print")

@@ -35,17 +35,17 @@ MAIN = '[data-testid="stMain"]'
 BATCH, USERS = "train_micro_batch", "serve_concurrency"
 # Of each page: where it is, the slider or the number that is moved, and its charts.
 PAGES = {
-    "Train": ("?v=1", BATCH, 1),
-    "Time": ("time?v=1", BATCH, 3),
-    "Tiers": ("tiers?v=1", BATCH, 1),
-    "Every tensor": ("ledger?v=1", BATCH, 0),
-    "Serve": ("serve?v=1", USERS, 0),
+    "Train": ("?v=2", BATCH, 1),
+    "Time": ("time?v=2", BATCH, 3),
+    "Tiers": ("tiers?v=2", BATCH, 1),
+    "Every tensor": ("ledger?v=2", BATCH, 0),
+    "Serve": ("serve?v=2", USERS, 0),
     # Their charts are simulated when the plan rests; what a press shows is above them.
-    "Requests": ("stream?v=1", USERS, 0),
-    "Arrival rates": ("rates?v=1", USERS, 0),
-    "RL": ("together?v=1&with=grpo", BATCH, 1),
-    "Explore": ("explore?v=1", BATCH, 1),
-    "Compare": ("compare?v=1&pin=v%3D1%26zero%3D2", BATCH, 1),
+    "Requests": ("stream?v=2", USERS, 0),
+    "Arrival rates": ("rates?v=2", USERS, 0),
+    "RL": ("together?v=2&with=grpo", BATCH, 1),
+    "Explore": ("explore?v=2", BATCH, 1),
+    "Compare": ("compare?v=2&pin=v%3D2%26zero%3D2", BATCH, 1),
 }
 
 PROBE = """

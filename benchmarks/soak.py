@@ -31,14 +31,14 @@ import rig  # noqa: E402
 from memcore.models import catalog  # noqa: E402
 from memcore.units import MiB  # noqa: E402
 
-PINNED = "v=1&pin=v%3D1%26zero%3D2"
+PINNED = "v=2&pin=v%3D2%26zero%3D2"
 PAGES = (  # where a user is, and the number that is changed there
-    ("", "v=1", "Micro-batch, typed"),
-    ("time", "v=1", "Micro-batch, typed"),
-    ("tiers", "v=1", "Micro-batch, typed"),
-    ("ledger", "v=1", "Sequence length, typed"),
-    ("serve", "v=1", "Concurrency"),
-    ("explore", "v=1", "Micro-batch, typed"),
+    ("", "v=2", "Micro-batch, typed"),
+    ("time", "v=2", "Micro-batch, typed"),
+    ("tiers", "v=2", "Micro-batch, typed"),
+    ("ledger", "v=2", "Sequence length, typed"),
+    ("serve", "v=2", "Concurrency"),
+    ("explore", "v=2", "Micro-batch, typed"),
     ("compare", PINNED, "Sequence length, typed"),
 )
 GPUS = (1, 2, 4, 8, 16, 24, 32, 64, 128, 256, 512)

@@ -94,7 +94,7 @@ def _near_and_far(errors: Sequence[float]) -> tuple[list[float], str]:
     if not outside:
         return [min(kept) - room, max(kept) + room], ""
     worst = max(outside, key=abs)
-    more = f" · {len(outside)} further out, up to {worst:+.0f} %: double-click shows all"
+    more = f"<br>{len(outside)} further out, up to {worst:+.0f} %: double-click shows all"
     return [min(kept) - room, max(kept) + room], more
 
 

@@ -71,8 +71,9 @@ def titles() -> dict[str, str]:
 
 
 def in_words(text: str) -> str:
-    """A text of the engine with the title of each field in place of its path."""
-    return PATH.sub(lambda found: titles().get(found[0], found[0]), text)
+    """A text of the engine with the title of each field, quoted, in place of its path."""
+    named = titles()
+    return PATH.sub(lambda found: f'"{named[found[0]]}"' if found[0] in named else found[0], text)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import charts, parts, plot, state, tables, why
+from app import charts, parts, plot, shared, state, tables, why
 from app.text import plain
 from memcore import PlanError
 from memcore.plan.plan import Plan
@@ -167,10 +167,16 @@ def _show(found: Found, plan: Plan) -> None:
     rows = tables.found(every, plan)
     first = rows[0]
     gpus = f"{first['GPUs']:,} GPU{'s' * (first['GPUs'] > 1)}"
-    st.markdown(
-        f"**The best: {first['step']} a step on {gpus}, {first['to spare']} to spare.** "
-        f"It changes: {plain(first['changes'])}."
-    )
+    here = shared.report(plan).time
+    now = f" ({seconds_text(here.step_seconds)} now)" if here else ""
+    best = every[0][0].plan
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(
+            f"**The best: {first['step']} a step{now} on {gpus}, {first['to spare']} to spare.** "
+            f"It changes: {plain(first['changes'])}."
+        )
+        if best != state.plan():
+            st.button("Use the best", key="use_best", on_click=state.replace, args=(best,))
     plot.chart(
         charts.found(found, plan),
         key="search_front",

@@ -71,7 +71,8 @@ parts.chart(
     alt="Difference between Memplan and each reference in percent, the worst first",
 )
 parts.small(
-    "Each mark is one figure; how many a band has is in brackets. Those of the memory tracker that "
+    "Each mark is one figure, Memplan less the reference; how many a band has is in brackets. A "
+    "double click shows those further out. Those of the memory tracker that "
     "are clearly left of 0 are peaks under autocast, where the reference has a limit (below)."
 )
 rows = tables.accuracy(shown)

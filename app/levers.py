@@ -138,12 +138,12 @@ def _all(found: Sequence[Lever]) -> None:
         columns=(
             "rank",
             "change",
-            "and sets",
-            "it",
-            "verdict",
             "saves",
             "step time",
             "GPU time per token",
+            "verdict",
+            "it",
+            "and sets",
         ),
     )
     parts.small(

@@ -80,7 +80,7 @@ def test_nor_does_what_is_unfolded(open_app: Open, scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_nor_does_a_phone(open_app: Open, scheme: str) -> None:
-    page = open_app("/", color_scheme=scheme, viewport=PHONE)
+    page = open_app("/", fresh=True, color_scheme=scheme, viewport=PHONE)
     reading.agrees(page)
     keeps(page, "phone")
     page.get_by_test_id("stExpandSidebarButton").click()

@@ -12,11 +12,12 @@ from app import bar, charts, grid, levers, parts, plot, rest, shared, state, tab
 from app.bar import Bar
 from app.tables.compare import FIELD, FIGURE, Column
 from app.text import VERDICTS, plain
-from memcore.plan.link import encode, query_text
+from memcore.plan.link import MAX_NAME, encode, query_text
 from memcore.plan.plan import Plan
 from memcore.units import gib_text
 
 THIS = "This plan"
+BEST = 3  # changes that are compared with a plan at a press
 TRAINS, SERVES = "Training", "Serving"
 
 
@@ -76,13 +77,22 @@ def _how() -> None:
         "six plans can be compared. The address carries all of them, so that a link shows what you "
         "see."
     )
-    st.button(
-        "Pin this plan",
-        key="compare_first",
-        on_click=state.pin,
-        icon=":material/keep:",
-        type="primary",
-    )
+    with st.container(horizontal=True):
+        st.button(
+            "Pin this plan",
+            key="compare_first",
+            on_click=state.pin,
+            icon=":material/keep:",
+            type="primary",
+        )
+        if state.report().memory:
+            st.button(
+                "Compare with its best changes",
+                key="compare_best",
+                on_click=state.pin_levers,
+                args=(BEST,),
+                help=f"Up to {BEST} single changes that fit, the best first, as Train has them.",
+            )
 
 
 # --- the plans -----------------------------------------------------------------------------------
@@ -100,7 +110,7 @@ def _heads(found: Sequence[Column]) -> None:
                 f"Name of plan {string.ascii_uppercase[i]}",
                 key=state.control(f"compare_name_{i}", given, _named(c.pin)),
                 placeholder=c.name,
-                max_chars=40,
+                max_chars=MAX_NAME,
                 label_visibility="collapsed",
             )
             gpus = f"{c.plan.cluster.gpus:,} × {c.plan.accelerator.label}"

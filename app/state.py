@@ -30,6 +30,7 @@ from memcore.models.families.drafts import family_of
 from memcore.plan.field import described
 from memcore.plan.keys import LOOK, MEASURED, NAME, PINS, VERSION
 from memcore.plan.link import (
+    MAX_NAME,
     begun,
     decode,
     decode_measured,
@@ -777,6 +778,14 @@ def pin() -> None:
     s.edited = True
     if can_pin():
         s.pins = (*s.pins, Pin(s.plan, s.name))
+
+
+def pin_levers(most: int) -> None:
+    """Keep the plan, and beside it so many of its best changes that fit, named after them."""
+    s = session()
+    s.edited = True
+    others = [Pin(lever.plan, lever.label[:MAX_NAME]) for lever in levers() if lever.fits]
+    s.pins = (Pin(s.plan, s.name), *others[:most])[: len(PINS)]
 
 
 def unpin(i: int | None = None) -> None:

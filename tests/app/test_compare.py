@@ -14,6 +14,7 @@ from memcore.evaluate import evaluate
 from memcore.explain.book import Book
 from memcore.plan.link import decode_pin, encode, encode_pin, pin_name
 from memcore.plan.plan import Plan
+from memcore.search.levers import levers
 from memcore.units import relative_text, seconds_text
 
 TWO, THREE = Plan(train={"zero": 2}), Plan(train={"micro_batch": 3})
@@ -55,6 +56,16 @@ def test_a_link_carries_all_pins_with_their_names() -> None:
     assert "name=mine" in copied
     at.select_slider(key="train_micro_batch").set_value(4).run()
     assert at.session_state["memplan"].name == ""  # it was another plan's
+
+
+def test_a_press_sets_a_plan_beside_its_best_changes() -> None:
+    at = opened(view="compare")
+    at.button(key="compare_best").click().run()
+    alive(at)
+    best = [lever for lever in levers(Plan()) if lever.fits][:3]
+    assert pins(at) == [("", Plan()), *((lever.label, lever.plan) for lever in best)]
+    differ = frame(at, "field")
+    assert {lever.label for lever in best} <= set(differ.columns)
 
 
 def test_what_is_wrong_in_a_pin_is_said_and_the_others_stay() -> None:

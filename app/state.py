@@ -784,8 +784,13 @@ def pin_levers(most: int) -> None:
     """Keep the plan, and beside it so many of its best changes that fit, named after them."""
     s = session()
     s.edited = True
-    others = [Pin(lever.plan, lever.label[:MAX_NAME]) for lever in levers() if lever.fits]
+    others = [Pin(lever.plan, _short(lever.label)) for lever in levers() if lever.fits]
     s.pins = (Pin(s.plan, s.name), *others[:most])[: len(PINS)]
+
+
+def _short(label: str) -> str:
+    """A lever's label as a plan's name: what is set alone, where both are too long."""
+    return (label if len(label) <= MAX_NAME else label.rpartition(": ")[2])[:MAX_NAME]
 
 
 def unpin(i: int | None = None) -> None:

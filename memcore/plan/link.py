@@ -53,7 +53,7 @@ MAX_VALUE = 200  # characters of one readable value
 MAX_PAYLOAD = 30_000  # characters of one compressed object
 MAX_OBJECT = 200_000  # bytes it may expand to
 MAX_ISSUES = 8
-MAX_NAME = 60  # characters of a plan's name
+MAX_NAME = 40  # characters of a plan's name
 
 DRAFT = "serve.draft_model"
 

@@ -63,9 +63,14 @@ def test_a_press_sets_a_plan_beside_its_best_changes() -> None:
     at.button(key="compare_best").click().run()
     alive(at)
     best = [lever for lever in levers(Plan()) if lever.fits][:3]
-    assert pins(at) == [("", Plan()), *((lever.label, lever.plan) for lever in best)]
+    (no_name, here), *beside = pins(at)
+    assert (no_name, here) == ("", Plan())
+    assert [plan for _, plan in beside] == [lever.plan for lever in best]
+    assert all(
+        name and lever.label.endswith(name) for (name, _), lever in zip(beside, best, strict=True)
+    )
     differ = frame(at, "field")
-    assert {lever.label for lever in best} <= set(differ.columns)
+    assert {name for name, _ in beside} <= set(differ.columns)
 
 
 def test_what_is_wrong_in_a_pin_is_said_and_the_others_stay() -> None:

@@ -59,7 +59,7 @@ if (there := state.led(here.url_path)) is not None:
     led = next(v for v in every if v.url_path == there)
     st.switch_page(led, query_params=state.query())
 why.style()
-places.draw(PLACES, here)
+places.draw(PLACES, here, None if place == "Proof" else sidebar.dropped)
 if place == "Proof":
     view.run()
     state.drawn()

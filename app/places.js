@@ -1,6 +1,9 @@
-// Links to the views, each with what the address says of the plan when it is wanted.
+// Links to the views, each with what the address says of the plan when it is wanted; and files that
+// are dropped anywhere on the page, but on what takes files itself.
+const MOST = 2e6; // bytes of a file that are read: so many are refused already
+const own = (event) => event.target.closest?.('[data-testid="stFileUploaderDropzone"]');
 export default function (component) {
-  const { data, parentElement, setStateValue } = component;
+  const { data, parentElement, setStateValue, setTriggerValue } = component;
   const root = parentElement.querySelector(".memplan-places");
   const address = (to) => {
     const query = new URLSearchParams(location.search);
@@ -19,6 +22,16 @@ export default function (component) {
     });
   });
   renew();
+  document.body.ondragover = (event) => {
+    if (data.drops && event.dataTransfer?.types.includes("Files") && !own(event)) event.preventDefault();
+  };
+  document.body.ondrop = async (event) => {
+    const files = [...(event.dataTransfer?.files ?? [])];
+    if (!data.drops || !files.length || own(event)) return;
+    event.preventDefault();
+    const read = async (file) => [file.name, await file.slice(0, MOST).text()];
+    setTriggerValue("dropped", await Promise.all(files.map(read)));
+  };
   root.onpointerover = root.onpointerdown = root.onkeydown = renew;
   root.onclick = (event) => {
     const a = event.target.closest("a");

@@ -7,7 +7,7 @@ and a new tab keep it, and a change of the plan changes no link.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,22 @@ _component = st.components.v2.component(
 )
 
 
-def draw(places: Mapping[str, Sequence[Any]], here: Any) -> None:
-    """The links, above all else."""
+def draw(
+    places: Mapping[str, Sequence[Any]], here: Any, take: Callable[[list[list[str]]], None] | None
+) -> None:
+    """The links, above all else. `take`: what is done with files that are dropped on the page, each
+    a name and a text; None: nothing."""
     rows = [[_link(views[0], place, here in views) for place, views in places.items()]]
     inside = next((views for views in places.values() if here in views), ())
     rows.append([_link(view, view.title, view is here) for view in inside if len(inside) > 1])
-    _component(key=KEY, data={"rows": rows, "without": LOOK}, on_go_change=lambda: None)
+
+    def dropped() -> None:
+        files = (st.session_state.get(KEY) or {}).get("dropped")
+        if take and files:
+            take(files)
+
+    data = {"rows": rows, "without": LOOK, "drops": take is not None}
+    _component(key=KEY, data=data, on_go_change=lambda: None, on_dropped_change=dropped)
 
 
 def _link(view: Any, label: str, here: bool) -> dict[str, Any]:

@@ -444,7 +444,7 @@ def model_search(prefix: str = "") -> None:
         accept_new_options=True,
         help=field("model").full_help
         + "\n\nType a size such as 7.5B or a name as on the Hugging Face hub, or paste a "
-        "config.json, a link or a command such as vllm serve.",
+        "config.json, a link or a command such as vllm serve. Files can be dropped anywhere.",
     )
     if chosen is None and not prefix:
         for note in state.plan().architecture.notes:
@@ -504,8 +504,8 @@ def _config_file() -> None:
             on_change=_files_dropped,
             help="A Hugging Face config.json is a model. What vLLM, SGLang, llama.cpp, a Trainer, "
             "TRL, LLaMA-Factory, axolotl, DeepSpeed, Accelerate, torchtitan or Megatron are given "
-            "is a plan: drop the files of one job together. They stay on this machine; nothing "
-            "in them is run.",
+            "is a plan: drop the files of one job together, here or anywhere on the page. "
+            "They stay on this machine; nothing in them is run.",
         )
         st.text_area(
             "or paste it",
@@ -549,6 +549,16 @@ def _files_dropped() -> None:
     last = dict(sorted(zip(plays, turns, strict=True), key=lambda pair: pair[1]))
     every = zip(texts, plays, turns, strict=True)
     _use_texts([text for text, part, turn in every if turn == last[part]])
+
+
+def dropped(files: Sequence[Sequence[str]]) -> None:
+    """Files that were dropped together on the page, each a name and a text, are of one job."""
+    try:
+        texts = [text_of(name, content.encode()) for name, content in files]
+    except PlanError:
+        _use_config(files[-1][1])  # which says what is wrong with it
+        return
+    _use_texts(texts)
 
 
 def _text_pasted() -> None:

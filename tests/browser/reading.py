@@ -17,6 +17,7 @@ from memcore import Report
 from memcore.evaluate import evaluate
 from memcore.plan.link import decode
 from memcore.plan.plan import Plan
+from memcore.search.choices import own_price
 from memcore.units import (
     bytes_text,
     count_text,
@@ -132,14 +133,16 @@ def serving(report: Report) -> dict[str, str]:
 
 def whole_run(report: Report) -> list[str]:
     """The figures of the whole run on Time, in order."""
-    run = report.run
+    run, (price, _) = report.run, own_price(Plan.of(report.plan))
     assert run
+    listed = run.cost is None and price is not None
     return [
         seconds_text(run.seconds),
         f"{run.gpu_hours:,.0f}",
         *([money_text(run.cost)] if run.cost is not None else []),
         energy_text(run.energy_joules),
         energy_text(run.joules_per_token),
+        *([f"from {money_text((price or 0) * run.gpu_hours)}"] if listed else []),
     ]
 
 

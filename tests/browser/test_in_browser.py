@@ -650,6 +650,19 @@ def test_dropping_a_config(open_app: Open) -> None:
     assert evaluate(reading.addressed(theirs)).parameters == 1_235_814_400
 
 
+def test_dropping_a_config_anywhere_on_the_page(open_app: Open) -> None:
+    config = catalog.model_entry("llama-3.2-1b")["config"]
+    page = open_app("/time")
+    reading.agrees(page)
+    reading.drop(page, '[data-testid="stMain"] h5', "config.json", json.dumps(config))
+    page.wait_for_url(lambda url: "config=" in url)
+    reading.agrees(page)
+    assert reading.addressed(page).model == config
+    reading.drop(page, '[data-testid="stMain"] h5', "notes.txt", "no model at all")
+    expect(page.locator('[data-testid="stAlert"]').first).to_contain_text("could not be used")
+    assert reading.addressed(page).model == config
+
+
 def test_a_job_dropped_after_another_takes_its_place(open_app: Open) -> None:
     """Beside what it is not: the file that says who shards stays."""
     page = open_app("/")

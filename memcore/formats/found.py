@@ -208,6 +208,7 @@ class Draft:
     fields    by dotted path; said: the keys they are from
     model     what the files call the model, and its config.json where they hold one
     guesser   what the files call the draft, and its config.json (drafted) where they hold one
+    served    what it is called by those who ask it
     left      keys that move memory or time and that no plan says, with why
     unread    all other keys: they move neither, or nothing is known of them
     wants     other files that these name, by name what they are
@@ -222,6 +223,7 @@ class Draft:
     fields: dict[str, Any] = field(default_factory=dict)
     said: list[Said] = field(default_factory=list)
     model: str = ""
+    served: str = ""
     config: Mapping[str, Any] | None = None
     guesser: str = ""
     drafted: Mapping[str, Any] | None = None

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Any
 
@@ -37,7 +38,7 @@ from memcore.formats import (
 )
 from memcore.formats.failures import Failure, failure
 from memcore.formats.found import Around, Draft, Said, underscored
-from memcore.formats.texts import Text, adds, options, several
+from memcore.formats.texts import UNSET, Text, adds, broken, options, several
 from memcore.kept import kept
 from memcore.models import catalog
 from memcore.models.config import parse_config
@@ -272,6 +273,8 @@ def kind_of(text: Text) -> str:
 
 def _strange(text: Text) -> str:
     """Why a text is of no known kind."""
+    if wrong := broken(text):
+        return wrong
     if text.document:
         keys = list(text.document)
         more = f" and {len(keys) - 4} more" if keys[4:] else ""
@@ -450,17 +453,33 @@ def _model(
         message = f"{shown(draft.model)} is planned without its tower of images: {found}"
         assumed.append(Issue("model", message))
         return found
+    if not found and (served := hub.preset(draft.served)):
+        message = f"{shown(draft.model)} is no preset, but it is served as {shown(draft.served)}"
+        assumed.append(Issue("model", f"{message}: {served}"))
+        return served
     if not found:
-        named = (
-            f"{shown(draft.model)} is no preset"
-            if draft.model
-            else "no file says which model it is"
-        )
-        gives = "give its config.json beside the file, or choose a preset"
-        raise PlanError([Issue("model", f"{named}: {gives}, on the command line by --model")])
+        raise PlanError([Issue("model", _unknown(draft.model))])
     if found != draft.model:
         assumed.append(Issue("model", f"{shown(draft.model)} has the shapes of the preset {found}"))
     return found
+
+
+def _unknown(name: str) -> str:
+    """What to do about a model that nobody here knows."""
+    gives = "give its config.json beside the file"
+    if not name:
+        return f"no file says which model it is: {gives}, or choose a preset, {BY_OPTION}"
+    if name.startswith(UNSET):
+        set_by = f"{shown(name)} stands in a variable that the text does not set"
+        return f"{set_by}: {gives}, or choose a preset, {BY_OPTION}"
+    if hub.NAME.fullmatch(name):
+        gives += f" (the hub has it: huggingface.co/{name}/raw/main/config.json)"
+    near = get_close_matches(PurePath(name).name.lower(), catalog.model_names(), 1, 0.75)
+    alike = f" as {near[0]}" if near else ""
+    return f"{shown(name)} is no preset: {gives}, or choose a preset{alike}, {BY_OPTION}"
+
+
+BY_OPTION = "on the command line by --model"
 
 
 def _cluster(

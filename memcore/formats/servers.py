@@ -212,6 +212,7 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
     if server.other:
         draft.leave(server.other, f"its own engine is not planned: {server.engine}'s is")
     draft.model = draft.model or str(keys.one(*server.model) or model)
+    draft.served = draft.served or str(keys.one("served_model_name", "alias", "a") or "")
     for path, how, *named in server.fields:
         draft.read(keys, path, how, *named)
     server.more(keys, draft)

@@ -15,15 +15,17 @@ import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
 
-from memcore.errors import Issue, PlanError
+from memcore.errors import Issue, PlanError, shown
 
 MAX_CHARACTERS = 300_000
 MAX_COMMANDS = 200
 MAX_DEPTH = 24
+MAX_VALUES = 50_000  # of a document, with those of its aliases
 MAX_EXPANDED = 20_000  # characters of a command once its variables are put in
 ENDS = {";", "&", "&&", "|", "||", ";;", "(", ")"}  # what ends a command
 
@@ -113,22 +115,136 @@ _Plain.yaml_implicit_resolvers = {
 }
 
 
+def _of_tag(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Any:
+    """What stands behind a tag of somebody's own, as if it had none; nothing is built."""
+    if isinstance(node, yaml.ScalarNode):
+        return loader.construct_scalar(node)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    return None
+
+
+_Plain.add_multi_constructor("!", _of_tag)
+
+
+def _read_as(read: Callable[[str], Any], content: str) -> Any:
+    """What one reader of documents makes of a text. Raises ValueError of what is none."""
+    try:
+        found = read(content)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    except yaml.YAMLError as e:
+        mark = getattr(e, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValueError(f"{where}{getattr(e, 'problem', None) or 'not readable'}") from None
+    if _is_large(found):
+        raise ValueError(f"its anchors make more than {MAX_VALUES:,} values of it")
+    return found
+
+
 def _document(content: str) -> Mapping[str, Any] | None:
+    plain = re.sub(
+        r"^[ \t]*//.*$", "", content, flags=re.MULTILINE
+    )  # as DeepSpeed's files may have
     for read in (json.loads, tomllib.loads, _yaml):
         try:
-            found = read(content)
-        except (ValueError, RecursionError, yaml.YAMLError):
+            found = _read_as(read, plain if read is _yaml else content)
+        except ValueError:
             continue
         if isinstance(found, dict) and all(isinstance(key, str) for key in found):
-            return found
+            return _resolved(found) if "${" in content else found
     return None
+
+
+# What a file's name ends in, how it is read, and what it is called.
+ENDS_IN: dict[str, tuple[Callable[[str], Any], str]] = {
+    ".json": (json.loads, "JSON"),
+    ".toml": (tomllib.loads, "TOML"),
+    **dict.fromkeys((".yaml", ".yml"), (lambda content: _yaml(content), "YAML")),
+}
+
+
+def broken(text: Text) -> str:
+    """What is wrong with a document that its name says it is; '' where nothing is."""
+    suffix = PurePosixPath(text.name.lower()).suffix
+    if suffix not in ENDS_IN:
+        return ""
+    read, label = ENDS_IN[suffix]
+    try:
+        _read_as(read, text.content)
+    except ValueError as e:
+        return f"is no {label}: {shown(str(e))[1:-1]}"
+    return ""
+
+
+def _is_large(found: Any) -> bool:
+    """Whether a document has more values than a file may, those of its aliases each time."""
+    left, level = MAX_VALUES, [found]
+    while level:
+        each = level.pop()
+        left -= 1
+        if left < 0:
+            return True
+        if isinstance(each, Mapping):
+            level += each.values()
+        elif isinstance(each, list):
+            level += each
+    return False
+
+
+_INTERPOLATED = re.compile(r"\$\{(?:(oc\.env|env|oc\.select):)?([\w.-]+)(?:[,:-]([^${}]*))?\}")
+
+
+def _resolved(found: dict[str, Any]) -> dict[str, Any]:
+    """A document with what OmegaConf puts in: a value that stands elsewhere in it, or the default
+    of a variable; what nobody says stays as it is written."""
+
+    def at(path: str) -> Any:
+        value: Any = found
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
+
+    def said(match: re.Match[str]) -> Any:
+        kind, name, otherwise = match.groups()
+        value = None if kind in ("oc.env", "env") else at(name)
+        value = otherwise if value is None else value
+        return match[0] if value is None or isinstance(value, (Mapping, list)) else value
+
+    def put(value: Any, depth: int = 0) -> Any:
+        if isinstance(value, dict):
+            return {key: put(inner, depth) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [put(inner, depth) for inner in value]
+        if not isinstance(value, str) or "${" not in value or depth > 4:
+            return value
+        if whole := _INTERPOLATED.fullmatch(value):
+            new = said(whole)
+            # a default is plain YAML: 4 is a number there
+            new = _scalar(new) if new == whole[3] else new
+        else:
+            new = _INTERPOLATED.sub(lambda match: str(said(match)), value)
+        return value if new == value else put(new, depth + 1)
+
+    return {key: put(value) for key, value in found.items()}
+
+
+def _scalar(text: str) -> Any:
+    try:
+        found = _yaml(text)
+    except yaml.YAMLError:
+        return text
+    return text if isinstance(found, (dict, list)) else found
 
 
 def _documents(content: str) -> list[Any]:
     """A stream of YAML documents, a chart's templates among them."""
     plain = _TEMPLATE.sub(lambda found: f"${found[1] or 'template'}", _BLOCK.sub("", content))
     try:
-        return list(yaml.load_all(plain, _Plain))
+        found = list(yaml.load_all(plain, _Plain))
+        return [] if _is_large(found) else found
     except (ValueError, RecursionError, yaml.YAMLError):
         return []
 
@@ -138,9 +254,39 @@ def _yaml(content: str) -> Any:
 
 
 def _commands(text: Text) -> tuple[tuple[str, ...], ...]:
+    if built := _of_dockerfile(text.content):
+        return tuple(built)
     containers = _containers(_documents(text.content)) if "image" in text.content else []
     found = [command for each in containers for command in _of_container(each)]
     return tuple(found[:MAX_COMMANDS]) or (*_of_python(text.content), *_script(text.content, {}))
+
+
+_FROM = re.compile(r"^FROM[ \t]+(?:--\S+[ \t]+)?(\S+)", re.MULTILINE | re.IGNORECASE)
+_ENV = re.compile(r"^(?:ENV|ARG)[ \t]+(.+)$", re.MULTILINE)
+_RUNS = re.compile(r"^(ENTRYPOINT|CMD)[ \t]+(.+)$", re.MULTILINE)
+
+
+def _of_dockerfile(content: str) -> list[tuple[str, ...]]:
+    """What a container of a Dockerfile runs, after the image that it is built from."""
+    if not (_FROM.search(content) and _RUNS.search(content)):
+        return []
+    content = _continued(content)
+    variables: dict[str, str] = {}
+    for line in _ENV.findall(content):
+        for word in _words(line) if "=" in line.split()[0] else [line.strip().replace(" ", "=", 1)]:
+            name, _, value = word.partition("=")
+            variables[name] = value
+    runs = {name: _expanded(line, variables) for name, line in _RUNS.findall(content)}
+    words: list[str] = []
+    for name in ("ENTRYPOINT", "CMD"):
+        line = runs.get(name, "")
+        try:
+            listed = json.loads(line) if line.startswith("[") else None
+        except ValueError:
+            listed = None
+        for word in listed if isinstance(listed, list) else _words(line):
+            words += _inner(str(word))
+    return [(_FROM.findall(content)[-1], *words)] if words else []
 
 
 def _of_python(content: str) -> list[tuple[str, ...]]:

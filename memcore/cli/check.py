@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,7 @@ from memcore.cli.arguments import Commands, command, count, model_option
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import BAD_INPUT, CHECKED, WORST, json_text, printable
 from memcore.cli.reading import config_called, is_name, model_asked, plan_in, plan_of, read
-from memcore.errors import PlanError, fault, shown_path
+from memcore.errors import Issue, PlanError, fault, shown_path
 from memcore.units import bytes_text
 
 if TYPE_CHECKING:
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 WORDS = {"fits": "fits", "tight": "cannot be judged", "over": "does not fit"}
 SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that a workflow runner shows as its summary
 GIB = 1 << 30
+# Of a folder the files that are looked at, and no more of them.
+SUFFIXES = {".json", ".yaml", ".yml", ".toml", ".sh", ".slurm", ".sbatch", ".py", ".ini"}
+NAMES = {"Modelfile", "Dockerfile"}
+LEFT_OUT = {"node_modules", "venv", "site-packages"}
+MOST_FILES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +53,10 @@ class Checked:
 
 def add(commands: Commands) -> None:
     about = (
-        "Say whether plans fit. The exit status is 0 if all do, 1 if one does not, 2 if one is no "
-        "plan, 3 if it cannot be judged, as the range of what it needs straddles the memory; of "
-        "several files the worst: 2, then 1, then 3."
+        "Say whether plans fit; of a folder each file in it that describes a job. The exit status "
+        "is 0 if all do, 1 if one does not, 2 if one is no plan, 3 if it cannot be judged, as the "
+        "range of what it needs straddles the memory; of several files the worst: 2, then 1, then "
+        "3."
     )
     sub = command(commands, "check", _check, about)
     sub.add_argument(
@@ -80,7 +88,7 @@ def _size(text: str) -> float:
 
 
 def _check(args: argparse.Namespace) -> int:
-    found = [_checked(file, args) for file in args.files]
+    found = [_checked(file, args, beside) for each in args.files for file, beside in _files(each)]
     status = max((each.status for each in found), key=WORST.index)
     out = sys.stderr if args.json else sys.stdout
     for each in found:
@@ -103,13 +111,52 @@ def _check(args: argparse.Namespace) -> int:
     return status
 
 
-def _checked(file: str, args: argparse.Namespace) -> Checked:
+def _files(name: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """A file, or those of a folder that describe a job by themselves, each with the others that lie
+    in it, by name; a model's folder is one."""
+    if not os.path.isdir(name) or os.path.exists(os.path.join(name, "config.json")):
+        yield name, {}
+        return
+    files = list(itertools.islice(_within(name), MOST_FILES))
+    jobs = [path for _, path in files if _is_job(path)]
+    for path in jobs:
+        yield path, dict(files)
+    if not jobs:
+        yield name, {}
+
+
+def _within(folder: str) -> Iterator[tuple[str, str]]:
+    """The files of a folder that may describe a job, by name."""
+    for at, folders, names in os.walk(folder):
+        folders[:] = sorted(
+            each for each in folders if each[0] not in "._" and each not in LEFT_OUT
+        )
+        for name in sorted(names):
+            if name in NAMES or os.path.splitext(name)[1].lower() in SUFFIXES:
+                yield name, os.path.join(at, name)
+
+
+def _is_job(path: str) -> bool:
+    """Whether a file is a plan, or describes a job by itself."""
+    from memcore.formats import BESIDE, kind_of, text_of
+    from memcore.formats.reading import PLAN
+
+    try:
+        text = text_of(path, read(path))
+        kind = kind_of(text)
+    except PlanError:
+        return False
+    plans = text.document is not None and {"model", "version"} <= text.document.keys() <= PLAN
+    return plans or (bool(kind) and kind not in BESIDE)
+
+
+def _checked(file: str, args: argparse.Namespace, beside: Mapping[str, str]) -> Checked:
     """One file, judged; whatever is wrong with it, the others are judged too."""
     from memcore.evaluate import evaluate
 
     name = "standard input" if file == "-" else file
     try:
-        plan, found = _plan_in(name, file, args)
+        plan, found = _plan_in(name, file, args, beside)
         report = evaluate(plan)
     except PlanError as e:
         return Checked(name, BAD_INPUT, "; ".join(map(str, e.issues)))
@@ -126,13 +173,18 @@ def _told(found: Found) -> tuple[str, ...]:
     return tuple(f"{title}: {issue}" for title, issues in kinds for issue in issues)
 
 
-def _plan_in(name: str, file: str, args: argparse.Namespace) -> tuple[Plan, Found | None]:
+def _plan_in(
+    name: str, file: str, args: argparse.Namespace, beside: Mapping[str, str]
+) -> tuple[Plan, Found | None]:
     """The plan in a file, or behind a name or a link. A file of another program is read as
-    `memplan read` reads it, and what was found in it is given besides."""
+    `memplan read` reads it, with those beside it that it names, and what was found in it is given
+    besides."""
     from memcore.formats import kind_of, read_files, text_of
 
     if is_name(file):
         return _elsewhere(plan_in(file), args), None
+    if os.path.isdir(file) and not os.path.exists(os.path.join(file, "config.json")):
+        raise PlanError([Issue("", "is a folder, and no file in it describes a job")])
     data = read(file)
     try:
         text = text_of(name, data)
@@ -140,10 +192,12 @@ def _plan_in(name: str, file: str, args: argparse.Namespace) -> tuple[Plan, Foun
         text = None
     if text is None or not kind_of(text):
         return _elsewhere(plan_of(data), args), None
-    model = model_asked(args)
-    found = read_files(
-        [text], model=model, gpu=args.gpu or "", gpus=args.gpus or 0, config_of=config_called
-    )
+    said = {"model": model_asked(args), "gpu": args.gpu or "", "gpus": args.gpus or 0}
+    found = read_files([text], config_of=config_called, **said)
+    near = [path for want in found.wants if (path := beside.get(os.path.basename(want)))]
+    if near:
+        more = [text_of(os.path.basename(path), read(path)) for path in near]
+        found = read_files([text, *more], config_of=config_called, **said)
     return found.plan, found
 
 

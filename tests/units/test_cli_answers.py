@@ -123,6 +123,29 @@ def test_a_name_cannot_break_out_of_an_error_line(memplan, tmp_path):
     assert "a%2Cb%25%3Ac.json,title=" in line
 
 
+def test_check_of_a_folder_judges_its_jobs(memplan, tmp_path):
+    job = "model_name_or_path: Qwen/Qwen3-0.6B\nper_device_train_batch_size: 1\nmax_length: 128\n"
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "job.yaml").write_text(f"{job}deepspeed: configs/sharded.json\n")
+    (tmp_path / "serve.sh").write_text("vllm serve Qwen/Qwen3-0.6B --max-model-len 4096\n")
+    (tmp_path / "sharded.json").write_text('{"zero_optimization": {"stage": 3}}')
+    (tmp_path / "notes.json").write_text('{"nothing": 1}')
+    ran = memplan("check", tmp_path, "--json")
+    assert ran.status == 0
+    judged = {each["file"].rpartition("/")[2]: each for each in ran.json["files"]}
+    assert {*judged} == {"job.yaml", "serve.sh"}
+    link = judged["job.yaml"]["link"]  # which leaves out stage 3, the default
+    assert "fw=deepspeed" in link
+    assert "zero=" not in link
+
+
+def test_check_of_a_folder_without_a_job_says_so(memplan, tmp_path):
+    (tmp_path / "notes.json").write_text('{"nothing": 1}')
+    ran = memplan("check", tmp_path)
+    assert ran.status == 2
+    assert "no file in it describes a job" in ran.out
+
+
 def test_check_of_a_server(memplan, file):
     assert memplan("check", file("fits"), "--serving").status == 0
     bert = '{"model": "bert-base", "train": {"attention": "sdpa", "seq_len": 512}}'

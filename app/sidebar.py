@@ -568,8 +568,11 @@ def _text_pasted() -> None:
 
 
 def _use_texts(texts: Sequence[Text]) -> None:
-    """A config.json is the model of this plan; files of other programs are a plan."""
-    if any(kind_of(text) not in ("", MODEL) for text in texts):
+    """A config.json is the model of this plan; files of other programs are a plan, and what is no
+    JSON at all is refused as one of them."""
+    alone = [text for text in texts if not text.name.lower().endswith(".json")]
+    others = [text for text in alone if text.content.lstrip()[:1] not in "{["]
+    if others or any(kind_of(text) not in ("", MODEL) for text in texts):
         state.open_files(texts)
     elif texts:
         _use_config(texts[-1].content)

@@ -25,7 +25,7 @@ from app.controls import Controls, Take
 from memcore import PlanError
 from memcore.errors import Issue
 from memcore.explain.book import Book
-from memcore.formats import Text, read_files
+from memcore.formats import Text, machines, read_files
 from memcore.models.families.drafts import family_of
 from memcore.plan.field import described
 from memcore.plan.keys import LOOK, MEASURED, NAME, PINS, VERSION
@@ -669,14 +669,16 @@ def _guesses(text: str) -> int:
 
 
 def open_files(texts: Sequence[Text]) -> None:
-    """Show the plan that files of other programs say, on the chosen GPU and, where they name no
-    model, of the chosen one; and what they do not say. What is no plan leaves the draft alone."""
+    """Show the plan that files of other programs say, where they name no GPU on the chosen one and,
+    where they name no model, of the chosen one; and what they do not say. What is no plan leaves
+    the draft alone."""
     s = session()
     s.edited = True
     before = plan()
     gpu = before.cluster.gpu
     try:
-        chosen = gpu if isinstance(gpu, str) else ""
+        named = any(machines.asked(text.content)[2] for text in texts)
+        chosen = gpu if isinstance(gpu, str) and not named else ""
         found = read_files(texts, gpu=chosen, otherwise=before.model)
     except PlanError as e:
         s.problems = e.issues

@@ -98,7 +98,7 @@ def launched(given: Mapping[str, Any], draft: Draft) -> None:
     if keys.on("use_deepspeed") or {"zero_stage", "deepspeed_config_file"} & given.keys():
         _deepspeed(keys, draft)
     elif keys.on("use_fsdp"):
-        inner = {name: value for name, value in given.items() if name.startswith("fsdp_")}
+        inner = {key: value for key, value in given.items() if key.startswith("fsdp_")}
         shards(Keys(inner), "", draft)
     elif keys.on("multi_gpu"):
         draft.put("train.framework", "pytorch", "--multi_gpu", True)

@@ -78,9 +78,9 @@ def described(command: Sequence[str]) -> str:
         return ""
     for at, word in enumerate(command):
         option, given, value = word.partition("=")
-        name = value if given else word
+        file = value if given else word
         before = option if given else command[at - 1] if at else ""
-        if re.search(r"\.(?:ya?ml|toml)$", name) and before not in OTHER_FILES:
-            return name
+        if re.search(r"\.(?:ya?ml|toml)$", file) and before not in OTHER_FILES:
+            return file
     named = re.search(r"--config[ =](\S+)", " ".join(command)) if "tune" in command else None
     return named[1] if named else ""

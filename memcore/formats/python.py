@@ -82,18 +82,18 @@ def _sum(node: ast.BinOp, constants: Mapping[str, Any]) -> Any:
 
 
 def _called(node: ast.Call, constants: Mapping[str, Any]) -> Any:
-    name = ast.unparse(node.func)
-    last = name.rpartition(".")[2]
+    function = ast.unparse(node.func)
+    last = function.rpartition(".")[2]
     if last in SUPPORTED:
         return True
-    if name == "dict":
+    if function == "dict":
         return {k.arg: value(k.value, constants) for k in node.keywords if k.arg}
-    if last in READS and name.startswith("os.") and len(node.args) == 2:
+    if last in READS and function.startswith("os.") and len(node.args) == 2:
         return value(node.args[1], constants)
-    if name in CONVERTS and len(node.args) == 1:
+    if function in CONVERTS and len(node.args) == 1:
         inner = value(node.args[0], constants)
         try:
-            return {"int": int, "float": float, "str": str, "bool": bool}[name](inner)
+            return {"int": int, "float": float, "str": str, "bool": bool}[function](inner)
         except (TypeError, ValueError, OverflowError):
             return None
     return None

@@ -464,19 +464,19 @@ def _model(
     return found
 
 
-def _unknown(name: str) -> str:
+def _unknown(model: str) -> str:
     """What to do about a model that nobody here knows."""
     gives = "give its config.json beside the file"
-    if not name:
+    if not model:
         return f"no file says which model it is: {gives}, or choose a preset, {BY_OPTION}"
-    if name.startswith(UNSET):
-        set_by = f"{shown(name)} stands in a variable that the text does not set"
+    if model.startswith(UNSET):
+        set_by = f"{shown(model)} stands in a variable that the text does not set"
         return f"{set_by}: {gives}, or choose a preset, {BY_OPTION}"
-    if hub.NAME.fullmatch(name):
-        gives += f" (the hub has it: huggingface.co/{name}/raw/main/config.json)"
-    near = get_close_matches(PurePath(name).name.lower(), catalog.model_names(), 1, 0.75)
+    if hub.NAME.fullmatch(model):
+        gives += f" (the hub has it: huggingface.co/{model}/raw/main/config.json)"
+    near = get_close_matches(PurePath(model).name.lower(), catalog.model_names(), 1, 0.75)
     alike = f" as {near[0]}" if near else ""
-    return f"{shown(name)} is no preset: {gives}, or choose a preset{alike}, {BY_OPTION}"
+    return f"{shown(model)} is no preset: {gives}, or choose a preset{alike}, {BY_OPTION}"
 
 
 BY_OPTION = "on the command line by --model"

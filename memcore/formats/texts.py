@@ -434,10 +434,10 @@ def _of_environment(image: str, variables: Mapping[str, str]) -> list[str]:
     """Options that an image takes from its environment, as words: all of TGI's have their own name
     there, llama.cpp's one that begins with LLAMA_ARG_."""
     found = []
-    for name, value in variables.items():
-        option = name.removeprefix("LLAMA_ARG_") if name.startswith("LLAMA_ARG_") else ""
-        if not option and "text-generation-inference" in image:
-            option = name
+    for variable, value in variables.items():
+        start, own, option = variable.partition("LLAMA_ARG_")
+        if start or not own:
+            option = variable if "text-generation-inference" in image else ""
         if option:
             option = option.lower().replace("_", "-")
             found += [f"--{OF_LLAMA.get(option, option)}", value]

@@ -517,6 +517,20 @@ def test_dropped_files_of_one_job_are_a_plan() -> None:
     assert plan.train.framework == "deepspeed"
 
 
+def test_a_dropped_file_may_name_the_gpu_and_a_broken_one_says_where() -> None:
+    def drop(at: AppTest, name: str, content: str) -> None:
+        at.file_uploader(key="config_file").set_value([(name, content.encode(), "text/plain")])
+        at.run()
+
+    at = opened({})
+    drop(at, "broken.yaml", "model_name_or_path: x\n\tmax_length: 2\n")
+    assert "no YAML: line 2" in said(at)
+    script = "#SBATCH --gres=gpu:l40s:2\nvllm serve Qwen/Qwen3-8B --tensor-parallel-size 2\n"
+    drop(at, "job.sh", script)
+    plan = shown_plan(at)
+    assert (plan.cluster.gpu, plan.serve.tp, plan.model) == ("l40s-48gb", 2, "qwen3-8b")
+
+
 LLAMA: dict[str, Any] = catalog.model_entry("llama-2-7b")["config"]
 UNNAMED = {key: value for key, value in LLAMA.items() if key != "architectures"}  # its class
 BAD_CONFIGS = {

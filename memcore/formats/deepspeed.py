@@ -13,6 +13,13 @@ from typing import Any
 
 from memcore.formats.found import AUTO, Around, Draft, Keys, UnsaidError, flag, positive, whole
 
+MASTERS = "masters and states in 16 bits are not planned"
+# Keys of bf16 and fp16 that move memory.
+OF_MASTERS = (
+    "bf16_master_weights_and_grads",
+    "fp16_master_weights_and_grads",
+    "bf16_optimizer_states",
+)
 LEFT = {
     "zenflow": "ZenFlow is not planned",
     "autotuning": "autotuning changes the plan by itself",
@@ -28,6 +35,15 @@ LEFT = {
     "zero_allow_comm_data_type_fp32": "is not planned",
     "communication_data_type": "gradients are sent in the dtype of the weights here",
     "hybrid_engine": "its engine of generation is not planned",
+    "torch_autocast": "PyTorch's autocast under DeepSpeed is not planned: its own casts are",
+    "amp": "Apex is not planned",
+    "elasticity": "the batch may change by itself",
+    "sparse_gradients": "sparse gradients of embeddings are not planned",
+    "quantize_training": "compression is not planned",
+    **dict.fromkeys(
+        ("data_efficiency", "curriculum_learning"),
+        "every sequence is taken to be as long as it may be",
+    ),
     **dict.fromkeys(
         ("pipe-parallel-size", "pipe_parallel_size", "model-parallel-size", "model_parallel_size"),
         "GPT-NeoX's own keys are not read: give the model, and set train and parallel",
@@ -42,7 +58,25 @@ LEFT_OF_ZERO = {
     "zenflow": "ZenFlow is not planned",
     "round_robin_gradients": "gradients shared out in turn are not planned",
     "super_offload": "SuperOffload is not planned",
+    "zero_quantized_nontrainable_weights": "ZeRO++ is not planned",
+    "zeropp_loco_param": "ZeRO++ is not planned",
+    "stage3_module_granularity_threshold": "modules gathered as one are not planned",
+    "use_multi_rank_bucket_allreduce": "gradients are reduced as without it",
+    "aio": "NVMe is as fast as the node's here",
 }
+HARMLESS = (
+    *("contiguous_gradients", "allgather_bucket_size", "allgather_partitions", "pin_memory"),
+    *(
+        "gather_16bit_weights",
+        "gather_fp16_weights",
+        "nvme_path",
+        "ignore_unused",
+        "load_from_fp32",
+    ),
+    *("steps_per_print", "gradient_clipping", "scheduler", "wall_clock", "zero_allow_untested"),
+    *("comms_logger", "tensorboard", "wandb", "csv_monitor", "flops_profiler", "dump_state"),
+    *("zero_force_ds_cpu", "checkpoint", "reduce_scatter", "prescale", "predivide"),
+)
 COUNTS = (
     *("reduce_bucket_size", "sub_group_size", "stage3_max_live_parameters"),
     *("stage3_max_reuse_distance", "stage3_prefetch_bucket_size"),
@@ -71,6 +105,8 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     draft.batch = draft.batch or draft.count(keys, "train_batch_size")
     for half in ("bf16", "fp16"):
         switch = keys.inner(half)
+        if any(switch.on(name) for name in OF_MASTERS):
+            draft.leave(half, MASTERS)
         if switch.take("enabled") is not None and switch.on("enabled"):
             draft.put("train.precision", f"{half}-mixed", f"{half}.enabled", True)
     zero = keys.inner("zero_optimization")
@@ -99,8 +135,11 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.leave("optimizer.type", f"{kind} has no word in a plan")
     if zero.values.get("contiguous_gradients") is False:
         draft.leave("contiguous_gradients", "gradients are copied into one buffer here")
-    draft.end(zero, LEFT_OF_ZERO)
-    draft.end(keys, LEFT)
+    for name in ("reduce_scatter", "memory_efficient_linear"):
+        if zero.values.get(name) is False:
+            draft.leave(f"zero_optimization.{name}", "is planned as it is by default: on")
+    draft.end(zero, LEFT_OF_ZERO, HARMLESS)
+    draft.end(keys, LEFT, HARMLESS)
 
 
 def _by_width(names: Sequence[str], draft: Draft, around: Around) -> None:
@@ -130,7 +169,7 @@ def _offloaded(zero: Keys, draft: Draft) -> None:
             if key == "offload_param":
                 for name in ("buffer_size", "max_in_cpu"):
                     draft.read(inner, f"train.offload_param_{name}", whole, name)
-        draft.end(inner, LEFT_OF_ZERO)
+        draft.end(inner, LEFT_OF_ZERO, HARMLESS)
     older = [("cpu_offload", "optimizer"), ("cpu_offload_params", "parameters")]
     for key, path in older[: 1 + (draft.fields.get("train.zero", 0) >= STAGE_OF_PARAMETERS)]:
         if zero.on(key):

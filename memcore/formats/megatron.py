@@ -41,7 +41,7 @@ SWITCHES = (
 GPT2_VOCABULARY, LLAMA_VOCABULARY = 50_257, 32_000
 LEFT = {
     "optimizer_cpu_offload": "its optimizer on the CPU is not planned",
-    "cpu_offloading": "activations in host memory are not planned for Megatron",
+    "cpu_offloading*": "activations in host memory are not planned for Megatron",
     "zero_stage": "Megatron-DeepSpeed's ZeRO is not planned",
     "decoder_first_pipeline_num_layers": "uneven stages are not planned",
     "decoder_last_pipeline_num_layers": "uneven stages are not planned",
@@ -82,6 +82,86 @@ LEFT = {
     "zero_*": "Megatron-DeepSpeed's ZeRO is not planned",
     "deepspeed": "Megatron-DeepSpeed's ZeRO is not planned",
     "checkpoint_num_layers": "layers run again in groups: set train.recompute_num_layers",
+    "fp32_residual_connection": "a residual stream in fp32 is not planned",
+    "fp16_lm_cross_entropy": "a loss in fp16 is not planned",
+    "cross_entropy_*": "fused or not, the loss is planned as the vocabulary-parallel one",
+    **dict.fromkeys(
+        ("first_last_layers_bf16", "num_layers_at_*_in_bf16"), "some layers in bf16 are not planned"
+    ),
+    **dict.fromkeys(
+        ("fp8_dot_product_attention", "fp8_multi_head_attention", "fp8_output_proj"),
+        "attention in 8 bits is not planned",
+    ),
+    "fp8_wgrad": "gradients of weights are multiplied in 8 bits as the others are",
+    "keep_fp8_transpose_cache": "what is kept in 8 bits is as without it",
+    "reuse_grad_buf_for_mxfp8_param_ag": "gathered weights have room of their own here",
+    "store_param_remainders": "masters are whole here",
+    **dict.fromkeys(
+        ("delay_wgrad_compute", "defer_embedding_wgrad_compute", "wgrad_deferral_limit"),
+        "gradients of weights that wait are not planned",
+    ),
+    **dict.fromkeys(
+        (
+            "moe_shared_expert_overlap",
+            "overlap_dispatch_backward*",
+            "overlap_p2p_*",
+            "batch_p2p_*",
+            "overlap_param_gather_with_optimizer_step",
+            "tp_comm_*",
+            "no_overlap_p2p_*",
+        ),
+        "what runs behind what is planned as without it",
+    ),
+    **dict.fromkeys(("optimizer_cuda_graph", "decode_only_cuda_graphs"), "is not planned"),
+    "freeze_*": "frozen weights are not read: set train.frozen",
+    **dict.fromkeys(
+        ("outer_dp_sharding_strategy", "enable_full_sharding_in_hsdp", "fsdp_*", "torch_fsdp2_*"),
+        "Megatron's own FSDP is not planned",
+    ),
+    **dict.fromkeys(
+        ("gtp_*", "expert_gtp_*", "*_num_weight_shards", "use_layer_wise_distributed_optimizer"),
+        "weights that are cut otherwise are not planned",
+    ),
+    **dict.fromkeys(
+        (
+            "moe_paged_stash*",
+            "moe_router_padding_*",
+            "moe_expert_rank_capacity_factor",
+            "moe_token_drop*",
+        ),
+        "rows of experts are as many as are chosen here",
+    ),
+    **dict.fromkeys(
+        (
+            "moe_latent_size",
+            "enable_mhc_*",
+            "mhc_*",
+            "attention_output_gate",
+            "dsa_*",
+            "mamba_*",
+            "heterogeneous_*",
+            "linear_*",
+            "mtp_use_repeated_layer",
+            "mtp_standalone",
+        ),
+        "layers of their own are not read; give the config.json beside them",
+    ),
+    "microbatch_group_size_per_vp_stage": "is not planned",
+    "num_microbatches_with_partial_*": "is not planned",
+    **dict.fromkeys(
+        ("variable_seq_lengths", "max_seqlen_per_dp_cp_rank", "rl_use_sequence_packing"),
+        "every sequence is taken to be as long as it may be",
+    ),
+    "no_*fusion": "kernels that are not fused are not planned",
+    "memory_efficient_layer_norm": "norms keep what Transformer Engine's do",
+    **dict.fromkeys(
+        ("perform_rl_step", "grpo_*", "rl_*"), "rollouts are not read: set together and serve"
+    ),
+    **dict.fromkeys(
+        ("ddp_bucket_size", "ddp_num_buckets"), "buckets have Megatron's own size here"
+    ),
+    **dict.fromkeys(("use_nccl_ub", "nccl_ub"), "buffers that NCCL registers are not planned"),
+    "output_logit_dtype": "logits have the dtype of the arithmetic here",
 }
 # Scripts that are given the same options and train nothing.
 OTHERS = re.compile(

@@ -25,9 +25,9 @@ PAIRED = {
 # What a program is called that trains towards it: a command of TRL's, a script, a class of Python.
 CALLED = re.compile(
     r"(?:^|[_/.-])(online_?dpo|nash_?md|xpo|gkd|prm|sdft|distillation|dpo|kto|bco|orpo|cpo|simpo|grpo"
-    r"|gspo|rloo|ppo|reward_modeling|reward|rm)(?=$|[_.-]|config|trainer)"
+    r"|gspo|gmpo|rloo|ppo|reward_modeling|reward|rm)(?=$|[_.-]|config|trainer)"
 )
-ALIKE = {"reward_modeling": "reward", "gspo": "grpo", "rloo": "grpo"}
+ALIKE = {"reward_modeling": "reward", "gspo": "grpo", "gmpo": "grpo", "rloo": "grpo"}
 SIMPO, DPO = ("gamma_beta_ratio", "simpo_gamma"), ("max_prompt_length", "beta", "pref_beta")
 # What generates as GRPO does, and is trained otherwise.
 OTHERS = (

@@ -29,6 +29,7 @@ from memcore.formats import (
     registry,
     scripts,
     servers,
+    slime,
     swift,
     tensorrt,
     torchtitan,
@@ -93,13 +94,23 @@ ADAPTER, LORA = "train.adapter", "lora"
 GUESSER = "serve.draft_model"
 USUAL_GUESSES = 3  # where a draft is given and no file says how many tokens it guesses
 # What is started by a script's commands, whose variables it may set to several values.
-SCRIPTS = {*ENGINES, "TGI", "LMDeploy", "Trainer", "Megatron", "verl", "OpenRLHF", "ms-swift"}
+SCRIPTS = {
+    *ENGINES,
+    "TGI",
+    "LMDeploy",
+    "Trainer",
+    "Megatron",
+    "verl",
+    "OpenRLHF",
+    "slime",
+    "ms-swift",
+}
 MOST = 6  # variables told of, and values of each
 Reader = tuple[float, str, Callable[[Draft], None]]
 KNOWN = (
     "read are a config.json, what Trainers, DeepSpeed, Accelerate, torchtitan, torchtune, NeMo, "
-    "verl, OpenRLHF, ms-swift, GPT-NeoX and Megatron are given, what starts a server, Modelfiles, "
-    "and what says that memory ran out"
+    "verl, OpenRLHF, slime, ms-swift, GPT-NeoX and Megatron are given, what starts a server, "
+    "Modelfiles, and what says that memory ran out"
 )
 # What a text has that is of no known kind, with what is wrong with it; the first counts.
 UNKNOWN = {
@@ -320,6 +331,7 @@ def _reader(text: Text) -> Reader:
         ("verl", verl.starts, verl.launched),
         ("OpenRLHF", openrlhf.starts, openrlhf.launched),
         ("ms-swift", swift.starts, swift.launched),
+        ("slime", slime.starts, slime.launched),
         ("Megatron", megatron.recognise, megatron.read),
         ("Trainer", _trains, _trainer),
     ):

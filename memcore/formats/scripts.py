@@ -16,7 +16,7 @@ from memcore.formats.texts import module
 
 # What is called to train, and what sets up the model beside it.
 TRAINS = re.compile(
-    r"(?:Training(?:Arguments|Args)|(?:SFT|GRPO|DPO|ORPO|KTO|CPO|Reward|PPO)Config)$"
+    r"(?:Training(?:Arguments|Args)|(?:[A-Z]\w*PO|SFT|KTO|BCO|RLOO|PRM|GKD|Reward|NashMD)Config)$"
 )
 SETS_UP = {"from_pretrained", "LoraConfig", "get_peft_model", "BitsAndBytesConfig"}
 NAMES = {"r": "lora_r"}  # of PEFT's LoraConfig

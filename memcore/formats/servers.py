@@ -450,6 +450,8 @@ def _llama(keys: Keys, draft: Draft) -> None:
         _drafts(draft, "", model, tokens)
     elif (kind := keys.one("spec_type")) is not None and str(kind) != "none":
         _drafts(draft, str(kind).removeprefix("draft-"), "", tokens)
+    if str(keys.one("fa", "flash_attn")).lower() in ("off", "0", "false"):
+        draft.leave("--flash-attn", "is planned on: without it scores of attention are kept whole")
     draft.otherwise("serve.kv_dtype", "fp16", "--cache-type-k")
 
 
@@ -642,6 +644,27 @@ SERVERS: tuple[Server, ...] = (
             "sm": "layers are shared out whole here: set serve.tp for rows",
             "split_mode": "layers are shared out whole here: set serve.tp for rows",
             "fit*": "what it moves to the host by itself is not planned: set serve.gpu_layers",
+            **dict.fromkeys(
+                ("kvu", "kv_unified"), "each slot has its own part of the context here"
+            ),
+            "rpc": "GPUs of other machines are not planned",
+            **dict.fromkeys(
+                ("ctxcp", "ctx_checkpoints", "swa_checkpoints", "cpent", "checkpoint_every_nt"),
+                "states kept in host memory are not planned",
+            ),
+            **dict.fromkeys(
+                (
+                    "ctkd",
+                    "ctvd",
+                    "cd",
+                    "cache_type_k_draft",
+                    "cache_type_v_draft",
+                    "ctx_size_draft",
+                ),
+                "a draft model's cache is as the model's here",
+            ),
+            "control_vector*": "control vectors are not planned",
+            "no_op_offload": "what the CPU computes is not read",
             "spec_draft_ngl": "a draft model stands on the GPU here",
             "ngld": "a draft model stands on the GPU here",
             "gpu_layers_draft": "a draft model stands on the GPU here",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memcore.errors import shown
 from memcore.formats.found import Draft, Keys, positive, word
 
 # Presets of the flavours that have one.
@@ -25,7 +26,9 @@ MODELS = {
         for n in ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b", "235b-a22b")
     },
 }
+OPTIMIZERS = {"Muon": "muon", "SGD": "sgd"}  # beside Adam's, which have an implementation
 LEFT = {
+    "enable_compiled_autograd": "a compiled backward is not planned by itself",
     "early_step_in_backward": "an optimizer within backward is not planned",
     "fsdp_reshard_after_forward": "groups of resharding are not planned",
     "mixed_precision_reduce": "gradients are reduced in fp32 here",
@@ -125,8 +128,14 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     _precision(model, training, keys, draft)
     optimizer = keys.get("optimizer", none)
     kept = {"fused": "adamw", "foreach": "adamw-foreach"}
+    said = str(optimizer.take("name") or "AdamW")
+    if said in OPTIMIZERS:
+        draft.put("train.optimizer", OPTIMIZERS[said], "optimizer.name", said)
+        optimizer.take("implementation")
+    elif said not in ("Adam", "AdamW"):
+        draft.leave("optimizer.name", f"{shown(said)} has no word in a plan: AdamW is planned")
     draft.read(optimizer, "train.optimizer", word(kept), "implementation")
-    draft.put("train.optimizer", "adamw", "optimizer.name", optimizer.take("name"))
+    draft.put("train.optimizer", "adamw", "optimizer.name", said)
     if training.on("enable_cpu_offload"):
         for what in ("parameters", "optimizer"):
             draft.put(f"train.offload_{what}", "cpu", "training.enable_cpu_offload", True)

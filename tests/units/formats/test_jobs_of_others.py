@@ -155,3 +155,40 @@ def test_a_script_of_megatrons_that_generates_is_told():
         )
     )
     assert any("generates or evaluates" in issue.message for issue in read.left)
+
+
+SLIME = """
+PERF=(
+   --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 1
+   --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
+
+   --use-dynamic-batch-size --max-tokens-per-gpu 9216
+)
+ray job submit --address="http://127.0.0.1:8265" -- python3 train.py \\
+   --actor-num-nodes 2 --actor-num-gpus-per-node 8 --colocate --hf-checkpoint /root/Qwen3-8B \\
+   --rollout-batch-size 32 --n-samples-per-prompt 8 --rollout-max-response-len 8192 \\
+   --global-batch-size 256 --use-kl-loss --kl-loss-coef 0.00 --advantage-estimator grpo \\
+   --rollout-num-gpus-per-engine 2 --sglang-mem-fraction-static 0.7 ${PERF[@]}
+"""
+
+
+def test_slime_s_command_is_megatron_s_step_beside_sglang():
+    read = found(("run.sh", SLIME))
+    plan = read.plan
+    assert set(read.kinds.values()) == {"slime"}
+    assert (plan.model, plan.cluster.gpus, plan.parallel.tp) == ("qwen3-8b", 16, 2)
+    assert (plan.train.framework, plan.train.precision) == ("megatron", "bf16-mixed")
+    assert (plan.train.checkpointing, plan.train.seq_len) == ("full", 1024 + 8192)
+    together, serve = plan.together, plan.serve
+    assert (together.kind, together.engine_tp, together.rollouts) == ("grpo", 2, 16)
+    assert (together.reference, together.trainer) == ("host", "host")
+    assert (serve.engine, serve.memory_utilization, serve.output_len) == ("sglang", 0.7, 8192)
+    assert any("max-tokens-per-gpu" in issue.field for issue in read.left)
+
+
+def test_torchtitans_optimizer_is_the_one_it_names():
+    job = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 512\n[parallelism]\n'
+    for said, optimizer, left in (("Muon", "muon", ""), ("Shampoo", "adamw", "Shampoo")):
+        read = found(("a.toml", f'{job}[optimizer]\nname = "{said}"\n'))
+        assert read.plan.train.optimizer == optimizer
+        assert left in " ".join(map(str, read.left))

@@ -206,3 +206,83 @@ def test_unsloths_scripts_are_read():
     assert (train.seq_len, train.precision, train.reentrant) == (2048, "bf16-pure", False)
     assert (train.checkpointing, train.offload_activations) == ("full", "cpu")
     assert any(issue.field == "unsloth" for issue in read.left)
+
+
+MEGATRON = (
+    "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 "
+    "--vocab-size 32000 --swiglu --normalization RMSNorm --position-embedding-type rope "
+    "--micro-batch-size 1 --seq-length 512 --bf16 "
+)
+TOLD = {
+    "megatron": (
+        *("--fp32-residual-connection", "--first-last-layers-bf16", "--fp8-output-proj"),
+        *("--num-layers-at-start-in-bf16 1", "--keep-fp8-transpose-cache", "--delay-wgrad-compute"),
+        *(
+            "--reuse-grad-buf-for-mxfp8-param-ag",
+            "--store-param-remainders",
+            "--fsdp-double-buffer",
+        ),
+        *("--moe-shared-expert-overlap", "--tp-comm-overlap-disable-qkv", "--no-rope-fusion"),
+        *("--cpu-offloading-num-layers 2", "--moe-paged-stash", "--moe-latent-size 64"),
+        *(
+            "--attention-output-gate",
+            "--perform-rl-step",
+            "--ddp-bucket-size 1000",
+            "--use-nccl-ub",
+        ),
+        *("--freeze-all-layers", "--variable-seq-lengths", "--cross-entropy-loss-fusion"),
+    ),
+    "zero": (
+        *('"reduce_scatter": false', '"memory_efficient_linear": false', '"mics_shard_size": 4'),
+        *('"zero_quantized_weights": true', '"zeropp_loco_param": {"a": 1}'),
+    ),
+    "deepspeed": (
+        *('"torch_autocast": {"enabled": true}', '"bf16": {"bf16_master_weights_and_grads": true}'),
+        *('"elasticity": {"enabled": true}', '"data_efficiency": {"enabled": true}'),
+    ),
+    "axolotl": (
+        *("chunked_cross_entropy: true", "dp_replicate_size: 2", "tiled_mlp: true", "fp8: true"),
+        *("selective_checkpointing: true", "spectrum_top_fraction: 0.5", "kd_trainer: true"),
+        *("embeddings_skip_upcast: true", "peft_layers_to_transform: [1, 2]", "use_mora: true"),
+        *("overrides_of_model_config: {num_hidden_layers: 2}", "expert_parallel_size: 2"),
+    ),
+    "factory": (
+        *("use_adam_mini: true", "use_llama_pro: true", "mixture_of_depths: load", "use_kt: true"),
+        *("upcast_layernorm: true", "rope_scaling: yarn", "resize_vocab: true", "shift_attn: true"),
+    ),
+    "llama.cpp": (
+        *("--flash-attn off", "--kv-unified", "--rpc host:1", "-ctkd q8_0", "--ctx-checkpoints 4"),
+        *("--mmproj x.gguf", "-ot x=CPU", "--cache-ram 100", "-ts 1,2"),
+    ),
+    "vllm": (
+        *("--compilation-config {}", "-O3", "--enable-prefix-caching", "--hf-overrides {}"),
+        *("--kv-offloading-size 10", "--enable-dbo", "--mm-processor-cache-gb 1"),
+        *("--cudagraph-capture-sizes 1", "--max-loras 2"),
+    ),
+    "sglang": (
+        *("--json-model-override-args {}", "--max-prefill-tokens 9", "--moe-dense-tp-size 1"),
+        *("--hicache-ratio 2", "--mamba-full-memory-ratio 0.5", "--enable-torch-compile"),
+    ),
+}
+STARTS = {
+    "megatron": MEGATRON + "{}",
+    "zero": '{{"zero_optimization": {{"stage": 2, {}}}}}',
+    "deepspeed": '{{"zero_optimization": {{"stage": 2}}, {}}}',
+    "axolotl": AXOLOTL + "{}\n",
+    "factory": FACTORY.format("Qwen/Qwen3-8B", "lora") + "{}\n",
+    "llama.cpp": "llama-server -m Qwen3-8B-Q4_K_M.gguf {}",
+    "vllm": "vllm serve Qwen/Qwen3-8B {}",
+    "sglang": "python -m sglang.launch_server --model-path Qwen/Qwen3-8B {}",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [(kind, said) for kind, keys in TOLD.items() for said in keys]
+)
+def test_a_key_that_no_plan_says_is_told(kind, said):
+    named = kind in ("zero", "deepspeed")
+    read = found(STARTS[kind].replace("{}", said, 1).replace("{{", "{").replace("}}", "}"),
+                 "a.json" if named else "a.sh", model="qwen3-8b" if named else "")  # fmt: skip
+    key = said.split()[0].strip('-":').replace("-", "_")
+    assert any(key in issue.field.replace("-", "_") or (key in ("bf16",) and "bf16" in issue.field)
+               for issue in read.left), [str(issue) for issue in read.left]  # fmt: skip

@@ -1,0 +1,89 @@
+"""slime: `train.py` and `train_async.py`, which train with Megatron what SGLang generates.
+
+Source: slime/utils/arguments.py (0.2): its own options stand beside Megatron's and, with
+--sglang- before them, SGLang's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memcore.formats import megatron
+from memcore.formats.found import Around, Draft, Keys, hyphened, positive, share
+from memcore.formats.texts import options
+
+MARKS = {
+    *("rollout_batch_size", "n_samples_per_prompt", "hf_checkpoint", "rollout_max_response_len"),
+    *("actor_num_gpus_per_node", "rollout_num_gpus_per_engine", "num_rollout"),
+}
+LEFT = {
+    "use_dynamic_batch_size": "every micro-batch has as many sequences",
+    "max_tokens_per_gpu": "set train.micro_batch to the sequences that so many tokens are",
+    "log_probs_*": "log-probabilities are taken in micro-batches of a training step",
+    "over_sampling_batch_size": "rollouts that are thrown away are not planned",
+    "sglang_*": "this option of SGLang's is not read: set serve",
+    "eval_*": "the peak of evaluation is not planned",
+    "rollout_num_gpus": "rollouts on GPUs of their own are planned on these",
+}
+HARMLESS = (
+    *("prompt_data", "input_key", "label_key", "apply_chat_template", "rollout_shuffle", "rm_type"),
+    *("num_rollout", "num_steps_per_rollout", "eps_clip", "entropy_coef", "rollout_temperature"),
+    *("balance_data", "wandb", "metadata", "custom_", "reward_key", "load", "save", "ref_load"),
+)
+
+
+def starts(command: Sequence[str]) -> bool:
+    """Whether a command starts one of these."""
+    return len(MARKS & options(command)[1].keys()) >= 3
+
+
+def launched(command: Sequence[str], draft: Draft) -> None:
+    """What a command says."""
+    keys = Keys(options(command)[1], hyphened)
+    draft.model = draft.model or str(keys.one("hf_checkpoint") or "")
+    nodes = draft.count(keys, "actor_num_nodes") or 1
+    each = draft.count(keys, "actor_num_gpus_per_node")
+    draft.nodes, draft.ranks = max(draft.nodes, nodes), max(draft.ranks, nodes * each)
+    prompt, answer = (
+        draft.count(keys, f"rollout_max_{what}_len") for what in ("prompt", "response")
+    )
+    if prompt:
+        draft.put("serve.prompt_len", prompt, "--rollout-max-prompt-len", prompt)
+    if answer:
+        prompt = prompt or draft.fields.get("serve.prompt_len", OF_PROMPT)
+        said = f"{prompt} + {answer}"
+        draft.put("serve.output_len", answer, "--rollout-max-response-len", answer)
+        draft.put("train.seq_len", prompt + answer, "--rollout-max-response-len", said)
+    _beside(keys, draft)
+    given = {name: value for name, value in keys.values.items() if name not in keys.taken}
+    own = Keys({"bf16": True} | given, hyphened)
+    megatron.arguments(own, draft)
+    keys.taken |= own.taken
+    draft.end(keys, LEFT | megatron.LEFT, HARMLESS)
+
+
+OF_PROMPT = 1024  # tokens of a prompt, where nobody says how many: a plan's own
+
+
+def _beside(keys: Keys, draft: Draft) -> None:
+    """What generates, where it shares the GPUs that train: both leave them to each other."""
+    prompts = draft.count(keys, "rollout_batch_size")
+    answers = draft.count(keys, "n_samples_per_prompt") or 1
+    critic = str(keys.one("advantage_estimator") or "grpo") == "ppo"
+    if not keys.on("colocate"):
+        draft.leave("--colocate", "not said: rollouts on GPUs of their own are planned on these")
+    draft.put("together.kind", "ppo" if critic else "grpo", "--advantage-estimator")
+    draft.put("serve.engine", "sglang", "slime's engine")
+    draft.read(keys, "together.engine_tp", positive, "rollout_num_gpus_per_engine")
+    draft.read(keys, "serve.memory_utilization", share, "sglang_mem_fraction_static")
+    draft.put("together.asleep", "all", "--colocate")
+    draft.put("together.trainer", "host", "--colocate")
+    near = keys.on("use_kl_loss") or keys.take("kl_coef") not in (None, "0", "0.0", "0.00")
+    draft.put("together.reference", "host" if near else "none", "--use-kl-loss", near)
+
+    def shared_out(draft: Draft, around: Around) -> None:
+        mine = max(1, prompts * answers // around.gpus)
+        draft.put("together.rollouts", mine, "--rollout-batch-size", f"{prompts} x {answers}")
+
+    if prompts:
+        draft.later.append(shared_out)

@@ -29,13 +29,31 @@ STRATEGIES = {
 
 
 def recognise(values: Mapping[str, Any]) -> bool:
-    """Whether a document is such a file."""
-    return "distributed_type" in values or "compute_environment" in values
+    """Whether a document is such a file, or an fsdp_config of its own."""
+    return "distributed_type" in values or "compute_environment" in values or _of_fsdp(values)
+
+
+# What an fsdp_config of its own says, with 'fsdp_' before it or without.
+OF_FSDP = {
+    *("sharding_strategy", "version", "reshard_after_forward", "auto_wrap_policy", "xla"),
+    *("transformer_layer_cls_to_wrap", "backward_prefetch", "forward_prefetch", "offload_params"),
+    *("use_orig_params", "sync_module_states", "cpu_ram_efficient_loading", "state_dict_type"),
+    *("activation_checkpointing", "limit_all_gathers", "backward_prefetch_policy"),
+    "min_num_params",
+}
+
+
+def _of_fsdp(values: Mapping[str, Any]) -> bool:
+    said = {key.removeprefix("fsdp_") for key in values}
+    return len(said) >= 2 and said <= OF_FSDP
 
 
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What the file says."""
     keys = Keys(values)
+    if _of_fsdp(values):
+        shards(keys, "", draft)
+        return
     draft.ranks = draft.ranks or draft.count(keys, "num_processes")
     draft.nodes = draft.nodes or draft.count(keys, "num_machines")
     kind = str(keys.take("distributed_type") or "NO").upper()

@@ -19,11 +19,17 @@ PROCESSES = {
 STARTS = ("deepspeed", "accelerate", "llamafactory-cli")  # which take every GPU that they see
 
 
+def nodes(command: Sequence[str]) -> int:
+    """On how many machines a command starts processes; 0 where it does not say it."""
+    keys = Keys(options(command)[1])
+    return Draft().count(keys, "nnodes", "num_machines", "nodes", "N", "num_nodes")
+
+
 def read(command: Sequence[str], draft: Draft) -> None:
     """How many processes and machines the command says, if any, and who shards."""
     _, given = options(command)
     keys = Keys(given)
-    nodes = draft.count(keys, "nnodes", "num_machines", "nodes", "N", "num_nodes")
+    draft.nodes = max(draft.nodes, nodes(command))
     each = draft.count(keys, "nproc_per_node", "num_gpus", "ntasks_per_node")
     for option in ("gres", "gpus_per_node"):
         # --gres=gpu:a100:4, --gpus-per-node=a100:4
@@ -31,7 +37,6 @@ def read(command: Sequence[str], draft: Draft) -> None:
             each = int(found[1])
     if not each and (placed := re.search(r":([\d,]+)", str(given.get("include", "")))):
         each = len(placed[1].split(","))  # deepspeed --include worker:0,1,2,3
-    draft.nodes = max(draft.nodes, nodes)
     words = [word.rpartition("/")[2] for word in command]
     in_all = next((PROCESSES[word] for word in words[:1] if word in PROCESSES), ())
     whole_job = draft.count(keys, "num_processes", *in_all)

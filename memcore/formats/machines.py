@@ -33,6 +33,24 @@ def asked(content: str) -> tuple[str, str, str]:
     return "", "", ""
 
 
+# How many GPUs a machine has and how many machines there are, of Kubernetes' jobs, SkyPilot and
+# dstack.
+EACH = re.compile(r"^\s*[\"']?(?:nvidia|amd)\.com/gpu[\"']?:\s*[\"']?(\d+)", re.MULTILINE)
+PLACED = re.compile(r"^\s*(?:accelerators|gpu):\s*[\"'{]*\s*[A-Za-z][\w.-]*:\s*(\d+)", re.MULTILINE)
+NODES = re.compile(r"^\s*(?:num_nodes|numNodes|nodes):\s*(\d+)\s*$", re.MULTILINE)
+REPLICAS = re.compile(r"^\s*replicas:\s*(\d+)\s*$", re.MULTILINE)
+
+
+def counted(content: str) -> tuple[int, int]:
+    """Machines, and GPUs of each, that a cluster's file asks for a training; 0 where it does not
+    say it."""
+    each = [int(found) for found in (*EACH.findall(content), *PLACED.findall(content))]
+    nodes = [int(found) for found in NODES.findall(content)]
+    if "pytorchReplicaSpecs" in content:
+        nodes = [sum(int(found) for found in REPLICAS.findall(content))]
+    return max(nodes, default=0), max(each, default=0)
+
+
 def preset(name: str) -> str:
     """The accelerator that a name means, or ''. Of several memories that it leaves open it is the
     smallest, since what fits there fits the others too; of forms the SXM one."""

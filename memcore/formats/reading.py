@@ -94,17 +94,8 @@ ADAPTER, LORA = "train.adapter", "lora"
 GUESSER = "serve.draft_model"
 USUAL_GUESSES = 3  # where a draft is given and no file says how many tokens it guesses
 # What is started by a script's commands, whose variables it may set to several values.
-SCRIPTS = {
-    *ENGINES,
-    "TGI",
-    "LMDeploy",
-    "Trainer",
-    "Megatron",
-    "verl",
-    "OpenRLHF",
-    "slime",
-    "ms-swift",
-}
+SERVERS = {*ENGINES, "TGI", "LMDeploy"}
+TRAINERS = {"Trainer", "Megatron", "verl", "OpenRLHF", "slime", "ms-swift"}
 MOST = 6  # variables told of, and values of each
 Reader = tuple[float, str, Callable[[Draft], None]]
 KNOWN = (
@@ -265,12 +256,18 @@ def _unsure(text: Text, kind: str, draft: Draft) -> None:
     key, said, gpu = machines.asked(text.content)
     if gpu:
         draft.put("cluster.gpu", gpu, key, said)
-    if kind in SCRIPTS and text.document is None:
+    if kind in TRAINERS:
+        nodes, each = machines.counted(text.content)
+        draft.nodes = max(draft.nodes, nodes)
+        draft.ranks = max(draft.ranks, each * max(1, draft.nodes))
+    if kind in TRAINERS | SERVERS and text.document is None:
         unread = {key.replace("-", "_") for key in draft.unread}
         found = [o for o in several(text).items() if o[0].replace("-", "_") not in unread]
         for name, values in found[:MOST]:
-            each = ", ".join(shown(value)[1:-1] for value in values[:MOST])
-            draft.leave(name, f"the file sets it to {each}, by what it is given: the last is read")
+            all_of = ", ".join(shown(value)[1:-1] for value in values[:MOST])
+            draft.leave(
+                name, f"the file sets it to {all_of}, by what it is given: the last is read"
+            )
 
 
 def kind_of(text: Text) -> str:
@@ -406,6 +403,7 @@ def _launched(
     """A command that trains, and what starts its processes. `others`: commands that train too."""
     if others:
         draft.leave("the command", f"is the first of {others + 1} that train; the others are not")
+    draft.nodes = max((draft.nodes, *map(launchers.nodes, commands)))
     for line in commands:
         launchers.read(line, draft)
     draft.ranks = draft.ranks or launchers.seen(commands)

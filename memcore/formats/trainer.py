@@ -245,6 +245,7 @@ LEFT = {
     "torch_compile_mode": "graphs of a compiled model are not planned",
     "ddp_bucket_cap_mb": "buckets of PyTorch's DDP have its own size here",
     "optim_args": "what it tells the optimizer is not read",
+    "parallelism_config*": "cutting over GPUs by this key is not read here: set parallel.tp or cp",
     "past_index": "states that are kept over steps are not planned",
     "neftune_noise_alpha": "noise on the embeddings is not planned",
     "generation_batch_size": "set together.rollouts to the sequences of a GPU",
@@ -289,6 +290,9 @@ def read(
         *(OF_AXOLOTL if program == AXOLOTL else ()),
     ):
         draft.read(keys, path, how, *named)
+    every, each = (draft.count(keys, name) for name in ("batch_size", "micro_batch_size"))
+    if program == AXOLOTL and every and each and every % each == 0:
+        draft.put("train.grad_accumulation", every // each, keys.written("batch_size"), every)
     _options(program, keys, draft)
     _sharded(keys, draft)
     _precision(program, keys, draft, _adapter(program, keys, draft))
@@ -501,8 +505,13 @@ def _sharded(keys: Keys, draft: Draft) -> None:
     elif given is not None:
         draft.put("train.framework", "deepspeed", "deepspeed", given)
         draft.wants[str(given)] = "DeepSpeed"
-        if stage := re.search(r"(?:zero|stage|z)[-_]?([0-3])", str(given).lower()):
-            draft.put("train.zero", int(stage[1]), "the name of DeepSpeed's file", given)
+        called, key = str(given).lower(), "the name of DeepSpeed's file"
+        if stage := re.search(r"(?:zero|stage|z)[-_]?([0-3])", called):
+            draft.put("train.zero", int(stage[1]), key, given)
+            parts = [] if "offload" not in called else ["optimizer", "parameters"]
+            parts = parts[:1] if stage[1] != "3" else parts
+            for part in parts[1:] if "offload_param" in called else parts:
+                draft.put(f"train.offload_{part}", "cpu", key, given)
     fsdp, config = keys.take("fsdp"), keys.take("fsdp_config")
     if isinstance(config, Mapping) or fsdp:
         inner = dict(config) if isinstance(config, Mapping) else {}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from memcore.errors import PlanError
 from memcore.formats import machines, read_files
 from memcore.formats.texts import Text, several
 from memcore.plan.plan import get
@@ -190,3 +191,44 @@ def test_a_file_may_name_the_gpu(content, gpu):
 )
 def test_names_of_gpus_lead_to_presets(name, gpu):
     assert machines.preset(name) == gpu
+
+
+POD = """
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+spec:
+  pytorchReplicaSpecs:
+    Master:
+      replicas: 1
+      template: &pod
+        spec:
+          containers:
+          - image: mine
+            command: [torchrun, train.py, --model_name_or_path, Qwen/Qwen3-8B]
+            args: [--per_device_train_batch_size, "2", --max_seq_length, "512"]
+            resources: {limits: {cpu: 8}}
+            env: []
+    Worker:
+      replicas: 3
+      template: *pod
+# nvidia.com/gpu: 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "count"),
+    [
+        (POD.replace("limits: {cpu: 8}}", "limits:\n                nvidia.com/gpu: 4}"), 0),
+        (POD.replace("resources: {limits: {cpu: 8}}",
+                     "resources:\n              limits:\n                nvidia.com/gpu: 4"), 16),
+        (("resources:\n  accelerators: H100:8\nnum_nodes: 2\nrun: |\n"
+         f"  torchrun {TRAINS}\n"), 16),
+        (f"#SBATCH --gpus-per-node=8\n#SBATCH --nodes=4\nsrun python {TRAINS}", 32),
+    ],
+)  # fmt: skip
+def test_a_cluster_s_file_says_how_many(content, count):
+    if not count:  # a broken manifest is no fault
+        with pytest.raises(PlanError):
+            found(content, "job.yaml")
+        return
+    assert found(content, "job.yaml").plan.cluster.gpus == count

@@ -134,6 +134,24 @@ ONE = {
         {"together.kind": "grpo"},
         "vllm_mode: rollouts on GPUs of their own",
     ),
+    "what the name of DeepSpeed's file says": (
+        AXOLOTL + "deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_all.json\n",
+        {"train.zero": 3, "train.offload_optimizer": "cpu", "train.offload_parameters": "cpu"},
+        "",
+    ),
+    "axolotl's batch of several micro-batches": (
+        AXOLOTL + "batch_size: 8\n",
+        {"train.grad_accumulation": 4, "train.micro_batch": 2},
+        "",
+    ),
+    "an fsdp_config of its own": (
+        (
+            '{"fsdp_transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"], '
+            '"activation_checkpointing": true, "fsdp_reshard_after_forward": false, "version": 2}'
+        ),
+        {"train.framework": "fsdp2", "train.zero": 2, "train.checkpointing": "full"},
+        "",
+    ),
     "what Accelerate compiles": (
         COMPILES,
         {"train.kernels": "compile", "cluster.gpus": 2},

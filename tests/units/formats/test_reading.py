@@ -902,8 +902,10 @@ HEAD = json.dumps({
 SERVED = "meta-llama/Llama-3.1-8B-Instruct"
 GUESSED = '{"method": "eagle3", "model": "./head", "num_speculative_tokens": 4}'
 DRAFTED = (
-    f"python -m sglang.launch_server --model-path {SERVED} --speculative-algorithm EAGLE3 "
-    "--speculative-draft-model-path ./head --speculative-num-draft-tokens 5",
+    (
+        f"python -m sglang.launch_server --model-path {SERVED} --speculative-algorithm EAGLE3 "
+        "--speculative-draft-model-path ./head --speculative-num-draft-tokens 5"
+    ),
     f"vllm serve {SERVED} --speculative-config '{GUESSED}'",
 )
 

@@ -180,10 +180,12 @@ class Values(Plain):
         self.__dict__[name] = part
         return part
 
-    def where_is(self, path: str, value: Any) -> Values:
-        """The same plan's quantities, where the one at a path is this."""
-        found, (part, name) = Values(**self._given), path.split(".")
-        setattr(getattr(found, part), name, value)
+    def where_given(self, given: Mapping[str, Any]) -> Values:
+        """The same plan's quantities, where those at some paths are these."""
+        found = Values(**self._given)
+        for path, value in given.items():
+            part, name = path.split(".")
+            setattr(getattr(found, part), name, value)
         return found
 
     def sum_of(self, path: str, consumers: Sequence[str], rows: Rows) -> Any:

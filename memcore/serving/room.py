@@ -451,6 +451,11 @@ def _half_way(x: Any) -> Read:
     return x.plan.serve.prompt_len + half * x.plan.serve.output_len
 
 
+@quantity("serve.waiting", "Sequences that wait", "sequences", "Asked for, beyond those that run.")
+def waiting(x: Any) -> Read:
+    return at_least_zero(x.plan.serve.concurrency - x.serve.running)
+
+
 def puts_out(server: Server) -> bool:
     """Whether it is a closed loop whose engine puts sequences out again and again: memory is full
     at all times, since others wait for it."""
@@ -481,8 +486,7 @@ def again_tokens(x: Any) -> Read | None:
     beside its successor's; else as many of them as wait."""
     if not puts_out(x.server):
         return None
-    waiting = x.plan.serve.concurrency - x.serve.running
-    return least(x.plan.serve.output_len, waiting * x.plan.serve.prompt_len)
+    return least(x.plan.serve.output_len, x.serve.waiting * x.plan.serve.prompt_len)
 
 
 @quantity(
@@ -499,8 +503,7 @@ def out_sequences(x: Any) -> Read | None:
         return None
     half = x.known("of the output, on average", 0.5, source=LETS_IN)
     generated = x.serve.running * half * x.plan.serve.output_len
-    waiting = x.plan.serve.concurrency - x.serve.running
-    return least(generated / _half_way(x), half * waiting)
+    return least(generated / _half_way(x), half * x.serve.waiting)
 
 
 # --- what all of them take -----------------------------------------------------------------------

@@ -635,8 +635,9 @@ def host_rate(plan: Plan, x: Any = PLAIN) -> Read:
 
 
 def of_running(server: Server, running: int) -> Values:
-    """Its quantities while so many sequences generate, each at half of its output."""
-    return server.numbers.where_is("serve.running", running)
+    """Its quantities while so many sequences generate, each at half of its output, and no others
+    are asked of it."""
+    return server.numbers.where_given({"serve.running": running, "serve.waiting": 0})
 
 
 def at_once(server: Server) -> int:
@@ -963,9 +964,9 @@ def wait_seconds(x: Any) -> Read | None:
     if not closed(x.server):
         return x.said(0.0, "One prompt that need not wait.", [SERVER])
     found = x.serve.queue_seconds
-    more = x.plan.serve.concurrency - x.serve.running
     if x.server.plan.serve.concurrency <= x.server.numbers.serve.running:
         return found
+    more = x.serve.waiting
     if puts_out(x.server):  # who was put out has its first token
         more = more - x.serve.out_sequences
     return found + more / x.serve.running * x.serve.request_seconds

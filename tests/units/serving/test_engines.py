@@ -10,7 +10,7 @@ from memcore.explain.book import Book
 from memcore.plan.link import decode
 from memcore.plan.plan import Plan
 from memcore.serving.server import Server, chosen
-from memcore.serving.time import parts, rates_of
+from memcore.serving.time import of_running, parts, rates_of
 from memcore.stream.simulation import simulate
 from memcore.tape.dims import CHOSEN
 from memcore.words.engines import ENGINES
@@ -180,6 +180,28 @@ def test_where_sequences_are_put_out_as_much_is_read_again_as_is_generated(engin
     assert server.numbers.serve.again_tokens == output
     assert s.tokens_per_second == pytest.approx(stream.tokens_per_second, rel=0.1)
     checked(Book(plan, evaluate(plan)))
+
+
+def test_a_replica_of_fewer_lets_nobody_wait():
+    """Of 64 that are asked for a card runs 26; a replica that is asked for 8 runs these alone."""
+    words = {"engine": "vllm", "prompt_len": 1024, "output_len": 1024, "max_seq_len": 8192}
+    words |= {"arrivals": "closed"}
+    many, few = (
+        Server.of(
+            Plan.of(
+                {
+                    "model": "llama-3.1-8b",
+                    "cluster": {"gpu": "rtx-4090-24gb", "gpus": 1},
+                    "serve": {**words, "concurrency": n, "max_num_seqs": 64},
+                }
+            )
+        )
+        for n in (64, 8)
+    )
+    assert many.numbers.serve.waiting > 32
+    found, alone = of_running(many, 8).serve, few.numbers.serve
+    assert found.ttft_seconds == pytest.approx(alone.ttft_seconds, rel=0.02)
+    assert found.tpot_seconds == pytest.approx(alone.tpot_seconds, rel=0.02)
 
 
 def test_where_all_have_room_nothing_is_read_again():

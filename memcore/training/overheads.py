@@ -38,10 +38,12 @@ def slack(x: Any, end: int) -> Read:
 
 def by_rules(plan: Plan) -> bool:
     """Whether the native allocator's rules are followed: where all that is there lies on one
-    stream, and none of it on the host."""
+    stream, none of it on the host, and one micro-batch at a time."""
     t = plan.train
     moved = (t.offload_optimizer, t.offload_parameters, t.offload_activations)
-    return t.allocator == NATIVE and FRAMEWORKS[t.framework].one_stream and set(moved) == {"none"}
+    alone = plan.parallel.pp == 1 and not t.overlap_moe_expert_parallel_comm
+    follows = FRAMEWORKS[t.framework].one_stream and alone and set(moved) == {"none"}
+    return bool(t.allocator == NATIVE and follows)
 
 
 def segments(plan: Plan, step: Step, amounts: Amounts, allocated: Number) -> Overhead:

@@ -81,6 +81,16 @@ def test_a_view_is_the_same_at_its_address_and_by_way_of_others() -> None:
         assert shown[0][0] or shown[0][2] or nothing, view
 
 
+def test_the_accuracy_page_has_other_calculators_of_steps() -> None:
+    at = opened(view="accuracy")
+    at.session_state["folded_Steps that other calculators say"] = True
+    alive(at.run())
+    shown = frame(at, "theirs, half within")
+    assert {"SimuMax", "Calculon", "llm-analysis", "the rule"} == set(shown["beside"])
+    nearer, figures = shown["theirs is nearer"].astype(int), shown["figures"].astype(int)
+    assert (nearer < figures / 2).all()
+
+
 def test_the_accuracy_page_of_one_source_and_one_family() -> None:
     at = opened(view="accuracy")
 

@@ -76,7 +76,8 @@ def _elsewhere() -> None:
     kept = f" {plain(within)}" if within else ""
     parts.small(
         f"Of each the fewest GPUs on which it fits{kept}, all else as in the plan; the cheapest "
-        "run first. Prices are the plan's own, or else the least of the price list."
+        "run first; those of one rank cannot be told apart by cost. Prices are the plan's own, or "
+        "else the least of the price list."
     )
     parts.download("GPUs to train on (CSV)", rows, "memplan-train-on.csv")
 

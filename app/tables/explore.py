@@ -81,9 +81,10 @@ def bookings(found: tuple[Choice, ...]) -> Rows:
 
 
 def trainers(found: Sequence[Booking]) -> Rows:
-    """A row for each accelerator that trains."""
+    """A row for each accelerator that trains. Those of one rank cannot be told apart by cost."""
     return [
         {
+            "rank": b.rank,
             "GPU": exploring.text("cluster.gpu", b.gpu),
             "GPUs": b.gpus,
             "whole run": seconds_text(b.seconds),
@@ -95,6 +96,8 @@ def trainers(found: Sequence[Booking]) -> Rows:
             "run_seconds": b.seconds,
             "cost_usd": b.cost,
             "step_seconds": b.step_seconds,
+            "step_at_least": b.step_interval[0],
+            "step_at_most": b.step_interval[1],
             "headroom_bytes": b.headroom_bytes,
             "USD a GPU-hour": b.price,
             "preset": b.gpu,
@@ -105,7 +108,7 @@ def trainers(found: Sequence[Booking]) -> Rows:
 
 
 TRAINER_COLUMNS = (
-    *("GPU", "GPUs", "whole run", "cost", "USD an hour", "step", "to spare", "price of"),
+    *("rank", "GPU", "GPUs", "whole run", "cost", "USD an hour", "step", "to spare", "price of"),
 )
 BOOKING_COLUMNS = (
     *("rank", "GPU", "GPUs", "USD a million tokens", "USD an hour", "first token", "per token"),

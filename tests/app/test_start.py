@@ -236,7 +236,7 @@ def test_a_plan_that_nothing_mends_leads_to_gpus_that_train_it() -> None:
     alive(at)
     assert "Where it fits as it is" in texts(at)
     rows = drawn(at, "trainers")["rows"]
-    assert any(row[0].startswith("NVIDIA H100") for row in rows)
+    assert any(row[1].startswith("NVIDIA H100") for row in rows)
     fine = opened({"mb": "1"})
     assert "Where it fits as it is" not in texts(fine)
 

@@ -10,6 +10,7 @@ from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan
 from memcore.search.bookings import to_train_on
 from memcore.search.solver import bookable
+from memcore.timing.certainty import ranked
 
 DAY = 86_400
 GPUS = ("h100-sxm-80gb", "l40s-48gb", "rtx-4090-24gb", "a100-sxm-40gb")
@@ -64,5 +65,9 @@ def test_each_booking_fits_in_time_and_fewer_gpus_do_not(name):
 def test_the_cheapest_run_comes_first_and_what_fits_nowhere_is_left_out():
     found = to_train_on(Plan.of(PLANS["one-gpu-too-few"]))
     assert [b.cost for b in found] == sorted(b.cost for b in found)
+    assert [b.rank for b in found] == ranked([b.plan for b in found], [b.cost for b in found])
+    assert len({b.rank for b in found}) < len(found)  # some cannot be told apart
+    for b in found:
+        assert b.step_interval == evaluate(b.plan).time.step_interval
     whole = Plan.of({"model": "llama-3-70b", "train": {"framework": "pytorch", "zero": 0}})
     assert not to_train_on(whole, GPUS)

@@ -22,9 +22,9 @@ from memcore.models.standard import standard_config
 from memcore.plan.plan import Plan, facts, field_of, field_paths, get, value_text
 from memcore.plan.repair import followed
 from memcore.report import CONSUMERS, VERDICTS
-from memcore.search.solve import last
 from memcore.search.sweep import swept
-from memcore.serving.serve import servable, serve
+from memcore.serving.serve import servable
+from memcore.serving.server import Server
 from memcore.training.run import run_of
 from memcore.training.training import Pool, Training, not_planned
 from memcore.units import (
@@ -399,7 +399,7 @@ def _trained(start: Spot, plan: Plan, figure: Figure, pool: Pool) -> Spot:
 def _served(start: Spot, plan: Plan, figure: Figure) -> Spot:
     if not servable(plan.architecture):
         return replace(start, plan=None, why_not="this model generates nothing")
-    s = serve(plan)
+    s = Server.of(plan).numbers.serve  # of which no more is computed than is read
     parts = {
         "weights": s.weights_bytes + s.table_bytes,
         "kv_cache": s.sequence_bytes * plan.serve.concurrency,
@@ -515,8 +515,10 @@ def _edge(found: Sequence[Spot], look: Look, ok: Callable[[Spot], bool], whole: 
 
 def _between(good: int, bad: int, ok: Callable[[int], bool]) -> int:
     """The last whole number from `good` towards `bad` that is ok, if all up to it are."""
-    way = 1 if bad > good else -1
-    return good + way * last(abs(bad - good) - 1, lambda n: ok(good + way * n))
+    while abs(bad - good) > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if ok(middle) else (good, middle)
+    return good
 
 
 def _turns(spots: Sequence[Spot], look: Look, whole: bool) -> tuple[Turn, ...]:

@@ -91,6 +91,7 @@ export default function (component) {
     });
     const style =
       `text{font:13px ${font.fontFamily.replace(/"/g, "'")};fill:${font.color}}.peak{font-weight:700}` +
+      `.area{stroke:${font.color};stroke-opacity:.45;stroke-width:.75}` +
       `.grid,.lead{stroke:${font.color};fill:none}.grid{stroke-opacity:.15}` +
       `.halo{stroke:${font.getPropertyValue("--st-background-color")};stroke-width:5;stroke-opacity:.7}`;
     const back = font.getPropertyValue("--st-background-color");

@@ -168,6 +168,7 @@ export default function (component) {
   const style =
     `text{font:${font.fontSize} ${font.fontFamily.replace(/"/g, "'")};fill:${font.color}}` +
     `.halo{stroke:${back}}` +
+    `.bar,.area,.box{stroke:${font.color};stroke-opacity:.45;stroke-width:.75}` +
     `.note{paint-order:stroke;stroke:${back};stroke-width:3px}` +
     `.grid{stroke:${font.color};fill:none;stroke-opacity:.15}`;
   root.querySelector(".save").onclick = () => {

@@ -179,7 +179,7 @@ def _run(plan: Plan, run: Run) -> list[Line]:
     price, whose = own_price(plan)
     cost = "no price is known"
     if price is not None:
-        at = "at" if run.cost is not None else f"at the least list price ({whose}),"
+        at = "at" if run.cost is not None else f"at the lowest list price ({whose}),"
         cost = f"{money_text(price * run.gpu_hours)} {at} ${price:,.2f} an hour for a GPU"
     return [
         ("Cost", cost),

@@ -266,7 +266,7 @@ def _bill(run: Run) -> Iterator[Item]:
     if price is not None:
         yield Item(
             f"from {money_text(price * run.gpu_hours)} at list prices",
-            help=f"At the least price of the list, {money_text(price)} an hour for a GPU "
+            help=f"At the lowest list price, {money_text(price)} an hour for a GPU "
             f"({whose}). A price of your own is set at Node and price.",
         )
 

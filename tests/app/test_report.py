@@ -55,7 +55,7 @@ def test_it_is_about_what_the_page_is_about() -> None:
     assert "Training fits" in training
     assert "Serving" not in training
     assert "2 nodes" in training
-    assert "at the least list price" in training
+    assert "at the lowest list price" in training
     assert "Serving 64 sequences" in serving
     assert "Training fits" not in serving
     assert "What could be changed" not in serving

@@ -26,7 +26,7 @@ WORDS = {"fits": "fits", "tight": "cannot be judged", "over": "does not fit"}
 SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that a workflow runner shows as its summary
 GIB = 1 << 30
 # Of a folder the files that are looked at, and no more of them.
-SUFFIXES = {".json", ".yaml", ".yml", ".toml", ".sh", ".slurm", ".sbatch", ".py", ".ini"}
+SUFFIXES = {".json", ".yaml", ".yml", ".toml", ".sh", ".slurm", ".sbatch", ".py", ".ini", ".ipynb"}
 NAMES = {"Modelfile", "Dockerfile"}
 LEFT_OUT = {"node_modules", "venv", "site-packages"}
 MOST_FILES = 1000

@@ -44,6 +44,7 @@ _VARIABLE = re.compile(
     r"\$\{([A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_]\w*)",
 )
 _SUM = re.compile(r"\$\(\(([\w\s+*/%()$-]{1,100})\)\)")
+_MAGIC = re.compile(r"^([ \t]*)[%!](?=\S).*$", re.MULTILINE)  # of a notebook: !pip, %cd
 _SET = re.compile(r"[A-Za-z_]\w*\+?=(?:\(| ?-)")  # a variable set to options: no command
 _OF_SHELL = re.compile(r"\s*(?:/bin/)?(?:ba|z)?sh\s+-\w*c\s+(['\"])(.*)\1\s*", re.DOTALL)
 _GIVEN = re.compile(r"\$(?:[@*]|(\w+)|\{(\w+)\})")  # what another variable, or who starts it, says
@@ -98,11 +99,23 @@ class Text:
 
 
 def text_of(name: str, data: bytes) -> Text:
-    """A file's bytes as text. Raises PlanError where they are none."""
+    """A file's bytes as text, of a notebook its code. Raises PlanError where they are none."""
     try:
-        return Text(name, data.decode("utf-8-sig"))
+        content = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise PlanError([Issue(name, "not a text in UTF-8")]) from None
+    return Text(name, _code(content) if name.lower().endswith(".ipynb") else content)
+
+
+def _code(content: str) -> str:
+    """The code of a notebook's cells; what is no notebook as it is."""
+    try:
+        cells = json.loads(content)["cells"]
+        sources = [each["source"] for each in cells if each.get("cell_type") == "code"]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return content
+    lines = ["".join(map(str, each)) if isinstance(each, list) else str(each) for each in sources]
+    return "\n\n".join(lines)
 
 
 class _Plain(yaml.SafeLoader):
@@ -354,6 +367,7 @@ def several(text: Text) -> dict[str, tuple[str, ...]]:
 def _continued(content: str) -> str:
     """A script without comments, each command on one line."""
     content = _COMMENT.sub("", _FENCE.sub("\n", content)).replace("\r\n", "\n")
+    content = re.sub(r"^[ \t]*!(?=\S)", "", content, flags=re.MULTILINE)  # a notebook's commands
     return _OPTIONS.sub(" ", _CONTINUED.sub(" ", _AFTER.sub("", content)))
 
 
@@ -498,9 +512,10 @@ def _sums(content: str, total: Callable[[re.Match[str]], str]) -> str:
 
 
 def module(content: str) -> ast.Module:
-    """A text as a module of Python; one without a line, if it is none."""
+    """A text as a module of Python, of a notebook without its commands; one without a line, if it
+    is none."""
     try:
-        return ast.parse(content)
+        return ast.parse(_MAGIC.sub(r"\1pass", content))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module(body=[], type_ignores=[])
 

@@ -1,9 +1,11 @@
 """What trainers are told beside sizes: methods, adapters, plugins, and who else runs."""
 
+import json
+
 import pytest
 
 from memcore.formats import read_files
-from memcore.formats.texts import Text
+from memcore.formats.texts import Text, text_of
 from memcore.plan.plan import get
 
 
@@ -215,6 +217,21 @@ args = SFTConfig(
     fp16=not torch.cuda.is_bf16_supported(),
     gradient_checkpointing_kwargs=dict(use_reentrant=False))
 """
+
+
+def test_a_notebook_is_its_code():
+    cells = [
+        {"cell_type": "markdown", "source": ["# title"]},
+        {"cell_type": "code", "source": ["%cd x\n", "!pip install unsloth"]},
+        {"cell_type": "code", "source": UNSLOTH.splitlines(keepends=True)},
+    ]
+    text = text_of("Train.ipynb", json.dumps({"cells": cells, "nbformat": 4}).encode())
+    read = read_files([text])
+    assert (read.plan.model, read.plan.train.lora_rank) == ("qwen3-8b", 16)
+    cells = [{"cell_type": "code", "source": "!trl sft" + TRAINS}]
+    text = text_of("Train.ipynb", json.dumps({"cells": cells}).encode())
+    assert read_files([text]).plan.train.micro_batch == 2
+    assert text_of("Broken.ipynb", b"[1]").content == "[1]"
 
 
 def test_unsloths_scripts_are_read():

@@ -175,6 +175,9 @@ LEFT = {
             "expert_parallel_size",
             "tp_size",
             "ulysses_size",
+            "cp_size",
+            "mp_replicate_size",
+            "mp_shard_size",
             "sp_size",
         ),
         "cutting over GPUs by this key is not read here: set parallel.tp, pp, cp or ep",
@@ -201,7 +204,18 @@ LEFT = {
     "optim_target_modules": "an optimizer for some modules is not planned",
     "layer_offloading": "frozen layers in host memory are not planned",
     "fp8": "fp8 under the Trainer is not planned",
-    "use_scattermoe": "kernels of experts other than transformers' are not planned",
+    **dict.fromkeys(
+        ("use_scattermoe", "use_sonicmoe", "experts_implementation", "llama4_linearized_experts"),
+        "kernels of experts other than transformers' are not planned",
+    ),
+    **dict.fromkeys(
+        ("use_kernels", "fused_attn_kernel", "gemma4_hybrid_attn_impl", "flash_attn_rms_norm"),
+        "kernels other than transformers' are not planned",
+    ),
+    "freeze_mm_modules": TOWER,
+    "resize_token_embeddings_to_32x": "a vocabulary that grows is not planned",
+    "diffusion": "training of diffusion is not planned: of the next token is",
+    "kt_*": "experts that the CPU trains are not planned",
     "modules_to_save": "modules trained whole beside an adapter are not planned",
     "lora_modules_to_save": "modules trained whole beside an adapter are not planned",
     "lora_target_parameters": "adapters on experts are not planned",
@@ -255,7 +269,7 @@ LEFT = {
 
 def recognise(values: Mapping[str, Any]) -> bool:
     """Whether a document, or a command's options, are of such a program."""
-    return len(MARKS & _flat(values).keys()) >= 2
+    return len(MARKS & _flat(_plain(values)).keys()) >= 2
 
 
 def read(
@@ -266,7 +280,7 @@ def read(
 ) -> None:
     """What such a program is told. `form`: how its keys are written; `started`: the words of the
     command before its options."""
-    keys = Keys(_flat(values), form)
+    keys = Keys(_flat(_plain(values)), form)
     started = tuple(started)
     model = keys.one(*MODEL)
     draft.model = draft.model or str(model or "")
@@ -290,6 +304,7 @@ def read(
         *(OF_AXOLOTL if program == AXOLOTL else ()),
     ):
         draft.read(keys, path, how, *named)
+    draft.batch = draft.batch or draft.count(keys, "global_batch_size")
     every, each = (draft.count(keys, name) for name in ("batch_size", "micro_batch_size"))
     if program == AXOLOTL and every and each and every % each == 0:
         draft.put("train.grad_accumulation", every // each, keys.written("batch_size"), every)
@@ -317,6 +332,44 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(values.get(name), Mapping):
             found |= values[name]
     return found | {k: v for k, v in values.items() if not (k in inner and isinstance(v, Mapping))}
+
+
+# Sections of LLaMA-Factory's second form, each with what its keys are called in the first.
+SECTIONS: dict[str, dict[str, str]] = {
+    "peft_config": {
+        "name": "finetuning_type",
+        "r": "lora_rank",
+        "lora_dropout": "lora_dropout",
+        "target_modules": "lora_target",
+        "freeze_trainable_layers": "freeze_trainable_layers",
+    },
+    "quant_config": {"name": "quantization_method", "quantization_bit": "quantization_bit"},
+    "optim_config": {"name": "optim"},
+    "dist_config": {"config_file": "deepspeed", "ep_size": "expert_parallel_size"},
+}
+
+
+def _plain(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A document of LLaMA-Factory's second form (its v1) as one of the first; any other as it is.
+    What it does where nobody says it is its own."""
+    if not {"model_class", "train_dataset"} <= values.keys():
+        return values
+    found = {key: value for key, value in values.items() if key not in ("model_class", *SECTIONS)}
+    found = {"bf16": True, "finetuning_type": "full", "micro_batch_size": 1, **found}
+    sections = {name: values.get(name) for name in (*SECTIONS, "kernel_config")}
+    given = {name: each for name, each in sections.items() if isinstance(each, Mapping)}
+    for name, section in given.items():
+        for key, other in SECTIONS.get(name, {}).items():
+            if section.get(key) not in (None, AUTO):
+                found[other] = section[key]
+    sharded = str(given.get("dist_config", {}).get("name"))
+    if sharded.startswith("fsdp"):
+        found |= {"fsdp": "full_shard", "fsdp_version": 2, "fsdp_config": {}}
+    if "liger" in str(given.get("kernel_config", {}).get("name")):
+        found["enable_liger_kernel"] = True
+    if "enable_activation_checkpointing" in found:
+        found["gradient_checkpointing"] = found.pop("enable_activation_checkpointing")
+    return found
 
 
 def _program(keys: Keys) -> str:

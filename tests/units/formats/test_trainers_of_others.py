@@ -30,6 +30,18 @@ vllm_gpu_memory_utilization: 0.4
 vllm_tensor_parallel_size: 2
 beta: 0.04
 """
+SECOND = """
+model: Qwen/Qwen3-0.6B
+model_class: llm
+dist_config:
+  name: fsdp2
+train_dataset: data/demo.yaml
+micro_batch_size: 2
+cutoff_len: 2048
+kernel_config: {name: liger_kernel}
+peft_config: {name: lora, r: 16, lora_alpha: 32, target_modules: all}
+quant_config: {name: bnb, quantization_bit: 4}
+"""
 PATTERN = r"model.layers.[\d]+.(mlp|self_attn).(up|down|q|v)_proj"
 COMPILES = (
     "distributed_type: MULTI_GPU\nnum_processes: 2\n"
@@ -152,6 +164,26 @@ ONE = {
             '"activation_checkpointing": true, "fsdp_reshard_after_forward": false, "version": 2}'
         ),
         {"train.framework": "fsdp2", "train.zero": 2, "train.checkpointing": "full"},
+        "",
+    ),
+    "LLaMA-Factory's second form": (
+        SECOND,
+        {
+            "model": "qwen3-0.6b",
+            "train.adapter": "qlora",
+            "train.lora_rank": 16,
+            "train.lora_targets": "all-linear",
+            "train.micro_batch": 2,
+            "train.seq_len": 2048,
+            "train.checkpointing": "full",
+        },
+        "",
+    ),
+    "its DeepSpeed": (
+        SECOND.replace(
+            "name: fsdp2", "name: deepspeed\n  config_file: ds_z3_config.json"
+        ).partition("peft_config")[0],
+        {"train.framework": "deepspeed", "train.zero": 3, "train.kernels": "liger"},
         "",
     ),
     "what Accelerate compiles": (

@@ -103,8 +103,18 @@ def text_of(name: str, data: bytes) -> Text:
     try:
         content = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise PlanError([Issue(name, "not a text in UTF-8")]) from None
+        known = next((what for start, what in BINARY.items() if data.startswith(start)), "")
+        raise PlanError([Issue(name, f"not a text in UTF-8{known}")]) from None
     return Text(name, _code(content) if name.lower().endswith(".ipynb") else content)
+
+
+# What begins a file that is no text, and what to give in its place.
+BINARY = {
+    b"\x80": ": a pickle is not opened; give the job's own file, and its peak to memplan evaluate's "
+    "--measured",
+    b"GGUF": ": weights say no job; give the command that serves them",
+    b"PK\x03\x04": ": an archive is not opened; give the files in it",
+}
 
 
 def _code(content: str) -> str:

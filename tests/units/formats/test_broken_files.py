@@ -6,7 +6,7 @@ import pytest
 
 from memcore.errors import PlanError
 from memcore.formats import kind_of, read_files
-from memcore.formats.texts import Text
+from memcore.formats.texts import Text, text_of
 
 JOB = "model_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 2\n"
 
@@ -112,6 +112,21 @@ def test_a_model_that_nobody_knows_has_a_next_step(content, said):
     assert raised.value.issues[0].field == "model"
     assert said in str(raised.value)
     assert "--model" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\x80\x04\x95\xff", "a pickle is not opened; give the job's own file"),
+        (b"GGUF\x03\xff", "give the command that serves them"),
+        (b"PK\x03\x04\xff", "give the files in it"),
+        (b"\xff\xfe", "not a text in UTF-8"),
+    ],
+)
+def test_bytes_that_are_no_text_have_a_next_step(data, said):
+    with pytest.raises(PlanError) as raised:
+        text_of("a.bin", data)
+    assert said in str(raised.value)
 
 
 def test_a_path_is_the_model_that_it_is_served_as():

@@ -568,8 +568,11 @@ FREE = (
 SERVERS: tuple[Server, ...] = (
     Server(
         "vllm",
-        re.compile(r"\bvllm serve\b|vllm\.entrypoints|vllm/vllm-openai|\bvllm-openai\b"),
-        ("model", "model_tag"),
+        re.compile(
+            r"\bvllm serve\b|vllm\.entrypoints|vllm/vllm-openai|\bvllm-openai\b"
+            r"|\bhuggingfaceserver\b"
+        ),
+        ("model", "model_tag", "model_id"),
         (
             ("serve.tp", positive, "tensor_parallel_size", "tp"),
             ("serve.pp", positive, "pipeline_parallel_size", "pp"),

@@ -279,7 +279,8 @@ def _yaml(content: str) -> Any:
 def _commands(text: Text) -> tuple[tuple[str, ...], ...]:
     if built := _of_dockerfile(text.content):
         return tuple(built)
-    containers = _containers(_documents(text.content)) if "image" in text.content else []
+    manifest = "image" in text.content or "modelFormat" in text.content
+    containers = _containers(_documents(text.content)) if manifest else []
     found = [command for each in containers for command in _of_container(each)]
     return tuple(found[:MAX_COMMANDS]) or (*_of_python(text.content), *_script(text.content, {}))
 
@@ -446,7 +447,8 @@ def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
                 words += _inner(_expanded(text, variables))
             else:
                 words += _words(_expanded(text, variables))
-    image = str(container.get("image", ""))
+    served = "huggingfaceserver" if "modelFormat" in container else ""  # which KServe runs then
+    image = str(container.get("image", served))
     words += _of_environment(image, variables)
     others = shlex.join(words)  # which a script of `bash -c` has as its own
     inner = [re.sub(r'"?\$@"?', lambda _: others, text) for text in scripts]

@@ -281,6 +281,8 @@ def read(
     """What such a program is told. `form`: how its keys are written; `started`: the words of the
     command before its options."""
     keys = Keys(_flat(_plain(values)), form)
+    for key in [key for key in keys.values if key.startswith("no_")]:
+        keys.values.setdefault(key.removeprefix("no_"), not keys.on(key))
     started = tuple(started)
     model = keys.one(*MODEL)
     draft.model = draft.model or str(model or "")

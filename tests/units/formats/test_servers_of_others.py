@@ -81,6 +81,15 @@ ONE = {
         "",
     ),
     "ray.yaml": (RAY, {"serve.tp": 2, "serve.max_seq_len": 8192, "model": "qwen3-8b"}, ""),
+    "kserve.yaml": (
+        (
+            "kind: InferenceService\nspec:\n  predictor:\n    model:\n"
+            "      modelFormat: {name: huggingface}\n"
+            "      args: [--model_name=mine, --model_id=Qwen/Qwen3-8B, --max-model-len=8192]\n"
+        ),
+        {"model": "qwen3-8b", "serve.max_seq_len": 8192},
+        "",
+    ),
     "sglang.yaml": (
         "model-path: Qwen/Qwen3-8B\ntp-size: 2\nmem-fraction-static: 0.8\n",
         {"serve.engine": "sglang", "serve.tp": 2, "serve.memory_utilization": 0.8},

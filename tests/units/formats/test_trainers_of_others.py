@@ -226,6 +226,13 @@ def test_a_command_s_name_says_what_is_trained_towards(command, pairs, left):
     assert not any("num_processes" in key for key in read.unread)
 
 
+def test_an_option_that_turns_one_off_is_read():
+    read = found(
+        "trl sft" + TRAINS + " --no_gradient_checkpointing --no_dataloader_pin_memory", "a"
+    )
+    assert (read.plan.train.checkpointing, read.plan.train.loader_pin_memory) == ("none", False)
+
+
 def test_a_class_of_python_says_what_is_trained_towards():
     read = found(
         "from trl import DPOConfig, DPOTrainer\n"

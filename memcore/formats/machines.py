@@ -14,7 +14,7 @@ PLACES = tuple(
         r"(--gres)[= ]['\"]?\S*?gpu:([A-Za-z][\w.-]*)",
         r"(--gpus(?:-per-(?:node|task))?)[= ]['\"]?([A-Za-z][\w.-]*):\d",
         r"([\w./-]*(?:gke-accelerator|gpu\.product|instance-gpu-name))['\"]?\s*:\s*['\"]?([\w.-]+)",
-        r"^\s*(accelerators|accelerator_type|gpu):\s*['\"{]*\s*([A-Za-z][\w.-]*)",
+        r"^[ \t]*(accelerators|accelerator_type|gpu):\s*['\"{]*\s*([A-Za-z][\w.-]*)",
         r"\b(gpu)\s*=\s*['\"]([A-Za-z][\w.-]*)(?::\d+)?['\"]",
         r"(--constraint)[= ]['\"]?([A-Za-z][\w.-]*)",
     )
@@ -35,10 +35,12 @@ def asked(content: str) -> tuple[str, str, str]:
 
 # How many GPUs a machine has and how many machines there are, of Kubernetes' jobs, SkyPilot and
 # dstack.
-EACH = re.compile(r"^\s*[\"']?(?:nvidia|amd)\.com/gpu[\"']?:\s*[\"']?(\d+)", re.MULTILINE)
-PLACED = re.compile(r"^\s*(?:accelerators|gpu):\s*[\"'{]*\s*[A-Za-z][\w.-]*:\s*(\d+)", re.MULTILINE)
-NODES = re.compile(r"^\s*(?:num_nodes|numNodes|nodes):\s*(\d+)\s*$", re.MULTILINE)
-REPLICAS = re.compile(r"^\s*replicas:\s*(\d+)\s*$", re.MULTILINE)
+EACH = re.compile(r"^[ \t]*[\"']?(?:nvidia|amd)\.com/gpu[\"']?:\s*[\"']?(\d+)", re.MULTILINE)
+PLACED = re.compile(
+    r"^[ \t]*(?:accelerators|gpu):\s*[\"'{]*\s*[A-Za-z][\w.-]*:\s*(\d+)", re.MULTILINE
+)
+NODES = re.compile(r"^[ \t]*(?:num_nodes|numNodes|nodes):\s*(\d+)\s*$", re.MULTILINE)
+REPLICAS = re.compile(r"^[ \t]*replicas:\s*(\d+)\s*$", re.MULTILINE)
 
 
 def counted(content: str) -> tuple[int, int]:

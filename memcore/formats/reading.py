@@ -111,7 +111,7 @@ UNKNOWN = {
         "its --measured"
     ),
     r"^(?:from|import) \S|^def ": "is Python, of which no function sets a job's sizes as constants",
-    r"^#!|^\s*(?:torchrun|python3?|srun|accelerate|deepspeed|docker)\s": (
+    r"^#!|^[ \t]*(?:torchrun|python3?|srun|accelerate|deepspeed|docker)\s": (
         "is a script, and no command in it says a job's sizes or starts a server"
     ),
 }

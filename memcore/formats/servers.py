@@ -271,7 +271,7 @@ LABELS = {
 
 def called(content: str) -> tuple[Server, dict[str, Any]] | None:
     """The engine that a module of Python starts by a call, and what the call says."""
-    imported = re.findall(r"^\s*(?:from|import)\s+(\w+)", content, re.MULTILINE)
+    imported = re.findall(r"^[ \t]*(?:from|import)\s+(\w+)", content, re.MULTILINE)
     name = next((each for each in CALLS if each in imported), "")
     if not name:
         return None

@@ -45,6 +45,8 @@ _VARIABLE = re.compile(
 )
 _SUM = re.compile(r"\$\(\(([\w\s+*/%()$-]{1,100})\)\)")
 _MAGIC = re.compile(r"^([ \t]*)[%!](?=\S).*$", re.MULTILINE)  # of a notebook: !pip, %cd
+_USED = re.compile(r"(?<=\s)(--[A-Za-z][\w-]*)[ =][\"']?\$\{?([A-Za-z_]\w*)")
+_WIDE = re.compile(r"[ \t]{100,}")  # no indentation, and long to look through
 _SET = re.compile(r"[A-Za-z_]\w*\+?=(?:\(| ?-)")  # a variable set to options: no command
 _OF_SHELL = re.compile(r"\s*(?:/bin/)?(?:ba|z)?sh\s+-\w*c\s+(['\"])(.*)\1\s*", re.DOTALL)
 _GIVEN = re.compile(r"\$(?:[@*]|(\w+)|\{(\w+)\})")  # what another variable, or who starts it, says
@@ -306,7 +308,7 @@ def _of_dockerfile(content: str) -> list[tuple[str, ...]]:
         line = runs.get(name, "")
         try:
             listed = json.loads(line) if line.startswith("[") else None
-        except ValueError:
+        except (ValueError, RecursionError):
             listed = None
         for word in listed if isinstance(listed, list) else _words(line):
             words += _inner(str(word))
@@ -364,19 +366,21 @@ def several(text: Text) -> dict[str, tuple[str, ...]]:
             found[name] = {}
         elif plain and "$" not in plain:
             found.setdefault(name, {})[plain] = None
+    used: dict[str, list[str]] = {}
+    for option, name in _USED.findall(content):
+        used.setdefault(name, []).append(option)
     options: dict[str, tuple[str, ...]] = {}
     for name, values in found.items():
-        if len(values) < 2:
-            continue
-        uses = re.findall(rf"(?<=\s)(--[A-Za-z][\w-]*)[ =][\"']?\$\{{?{name}\b", content)
-        options |= {option: tuple(values) for option in uses}
-        if all(value.startswith("-") for value in values):
-            options[name] = tuple(values)
+        if len(values) > 1:
+            options |= {option: tuple(values) for option in used.get(name, ())}
+            if all(value.startswith("-") for value in values):
+                options[name] = tuple(values)
     return options
 
 
 def _continued(content: str) -> str:
     """A script without comments, each command on one line."""
+    content = _WIDE.sub(" ", content)
     content = _COMMENT.sub("", _FENCE.sub("\n", content)).replace("\r\n", "\n")
     content = re.sub(r"^[ \t]*!(?=\S)", "", content, flags=re.MULTILINE)  # a notebook's commands
     return _OPTIONS.sub(" ", _CONTINUED.sub(" ", _AFTER.sub("", content)))
@@ -543,7 +547,7 @@ def _value(node: ast.expr) -> int:
 def _split(content: str) -> list[tuple[str, ...]]:
     """The words of each command."""
     found: list[tuple[str, ...]] = []
-    for line in content.split("\n"):
+    for line in filter(str.strip, content.split("\n")):
         words: list[str] = []
         for word in _words(line[:MAX_EXPANDED]):
             if word == "#SBATCH":  # Slurm's options

@@ -53,6 +53,28 @@ def test_aliases_that_grow_without_bound_are_refused_at_once(content):
     assert time.process_time() - start < 2
 
 
+MANY = 200_000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "vllm serve x" + " " * MANY + "y",
+        "\n" * MANY,
+        "$((" * (MANY // 3),
+        "".join(f"A{i}=1\nA{i}=2\n" for i in range(MANY // 14)),
+        "FROM x\nCMD " + "[" * MANY,
+        "- " * (MANY // 2),
+    ],
+    ids=["blanks", "lines", "sums", "variables", "brackets", "lists"],
+)
+def test_a_long_text_takes_no_longer_than_it_is(content):
+    start = time.process_time()
+    with pytest.raises(PlanError):
+        found(content, "job.sh")
+    assert time.process_time() - start < 5
+
+
 def test_anchors_and_tags_of_ones_own_are_read():
     read = found(
         "base: &base {per_device_train_batch_size: 4}\nmodel_name_or_path: !ENV Qwen/Qwen3-8B\n"

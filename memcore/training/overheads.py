@@ -38,10 +38,11 @@ def slack(x: Any, end: int) -> Read:
 
 def by_rules(plan: Plan) -> bool:
     """Whether the native allocator's rules are followed: where all that is there lies on one
-    stream, none of it on the host, and one micro-batch at a time."""
+    stream (parameters that are gathered do not), none of it on the host, and one micro-batch at a
+    time."""
     t = plan.train
     moved = (t.offload_optimizer, t.offload_parameters, t.offload_activations)
-    alone = plan.parallel.pp == 1 and not t.overlap_moe_expert_parallel_comm
+    alone = plan.parallel.pp == 1 and not t.overlap_moe_expert_parallel_comm and t.zero < 3
     follows = FRAMEWORKS[t.framework].one_stream and alone and set(moved) == {"none"}
     return bool(t.allocator == NATIVE and follows)
 

@@ -274,7 +274,8 @@ SECOND = Dim("SECOND", "rows of the last expert but one, where routing is balanc
 LAST = Dim("LAST", "rows of the last expert, where routing is balanced")
 JOINED = Dim(
     "JOINED",
-    "2 D: an embedding and a hidden state side by side, in multi-token prediction",
+    "2 D: two of that width side by side, as an embedding and a hidden state in multi-token "
+    "prediction",
 )
 ONE = Dim("ONE", "1: the width of a gate for a whole token")
 SHARED_F = Dim("SHARED_F", "intermediate size of the experts that every token passes, together")

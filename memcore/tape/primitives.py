@@ -689,6 +689,14 @@ def mean(t: Tape, x: Tensor, name: str) -> Tensor:
     return out
 
 
+def mean_of_tokens(t: Tape, x: Tensor, name: str) -> Tensor:
+    """Mean over the tokens of each sequence. Saves nothing; backward expands to x's shape."""
+    t.start(f"{name}, mean", x)
+    out = t.new(f"{name}, mean", (x.shape[0], x.shape[-1]), x.dtype)
+    t.finish(f"{name}, mean", [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
 def less(t: Tape, x: Tensor, m: Tensor, name: str) -> Tensor:
     """x - m, of which each stands for a row of x. Saves nothing."""
     t.start(name, x, m)

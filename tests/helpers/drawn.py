@@ -69,6 +69,7 @@ def configs(draw, families=None):
         "intermediate_size": draw(st.integers(1, 2000)),
         "max_position_embeddings": 4096 + 2 * (family in ("roberta", "xlm-roberta", "camembert")),
         "image_size": 16 * draw(st.integers(1, 24)),
+        "patch_size": 16,
         "attention_dropout": draw(st.sampled_from([0.0, 0.1])),
         **{flag: draw(st.booleans()) for flag in FLAGS.get(family, [])},
     }

@@ -62,8 +62,10 @@ TASKS = {
     "esm": transformers.AutoModelForMaskedLM,
     "eurobert": transformers.AutoModelForMaskedLM,
     "deberta-v2": transformers.AutoModelForMaskedLM,
-    "albert": transformers.AutoModelForMaskedLM,
     "vit": transformers.AutoModelForImageClassification,
+    "dinov2": transformers.AutoModelForImageClassification,
+    "clip_vision_model": transformers.AutoModel,
+    "clip_text_model": transformers.AutoModel,
     "t5": transformers.AutoModelForSeq2SeqLM,
     "mt5": transformers.AutoModelForSeq2SeqLM,
     "bart": transformers.AutoModelForSeq2SeqLM,
@@ -87,11 +89,17 @@ TOWERS = ("visual", "vision_model", "vision_tower", "multi_modal_projector", "mm
           "embed_vision")  # fmt: skip
 TASKS |= dict.fromkeys(TOWERLESS, transformers.AutoModelForImageTextToText)
 LAYERS = (GradientCheckpointingLayer, MPNetLayer)  # what FSDP2 wraps
+IMAGES = ("vit", "dinov2", "clip_vision_model")  # what reads images alone
 LOOPED = ("dbrx",)  # whose code asks which experts get a row: their tensors are real
 
 
 def task(model_type):
     return TASKS.get(model_type, transformers.AutoModelForCausalLM)
+
+
+def embeds(config):
+    """Whether the class that a config names is an embedding model, with no loss of its own."""
+    return bool(config.architectures) and config.architectures[0].endswith("Model")
 
 
 def named(config):
@@ -334,16 +342,19 @@ def step(model, words, autocast):
         for name in ("input_features", "labels"):  # which nothing casts
             if name in given and given[name].is_floating_point():
                 given[name] = given[name].to(model.dtype)
-        return model(**given).loss
+        said = model(**given)
+        return said.last_hidden_state.sum() if embeds(model.config) else said.loss
 
 
 def inputs(config, words):
     """What one forward is called with, its labels among them."""
     batch = words["batch"]
-    if config.model_type == "vit":
+    if config.model_type in IMAGES:
         size = config.image_size
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
         pixels = torch.randn(batch, config.num_channels, height, width)
+        if embeds(config):
+            return {"pixel_values": pixels}
         return {"pixel_values": pixels, "labels": torch.randint(0, config.num_labels, (batch,))}
     text = config.get_text_config()
     ids = torch.randint(0, text.vocab_size, (batch, words["seq"]))
@@ -362,6 +373,8 @@ def inputs(config, words):
         labels = torch.randint(0, config.vocab_size, (batch, words["target_len"]))
         return {"input_ids": ids, "labels": labels, "use_cache": False}
     if config.architectures:
+        if embeds(config):
+            return {"input_ids": ids}
         name = config.architectures[0]
         if name.endswith("ForQuestionAnswering"):
             places = torch.randint(0, words["seq"], (batch,))

@@ -15,6 +15,7 @@ from memcore.errors import Issue, PlanError, shown
 from memcore.models import quantization
 from memcore.models.config import Keys
 from memcore.models.families import (
+    afmoe,
     apertus,
     arcee,
     bart,
@@ -29,6 +30,7 @@ from memcore.models.families import (
     deepseek_v4,
     deepseek_v32,
     dialects,
+    dinov2,
     dots1,
     drafts,
     ernie4_5,
@@ -129,9 +131,11 @@ FAMILIES = _Families({
     **t5.FAMILIES,
     **ministral.FAMILIES,
     **glm.FAMILIES,
+    **clip.FAMILIES,
     **cohere.FAMILIES,
     **lfm2.FAMILIES,
     **olmo2.FAMILIES,
+    "afmoe": afmoe.FAMILY,
     "apertus": apertus.FAMILY,
     "arcee": arcee.FAMILY,
     "biogpt": biogpt.FAMILY,
@@ -139,6 +143,7 @@ FAMILIES = _Families({
     "dbrx": dbrx.FAMILY,
     "deberta-v2": deberta.FAMILY,
     "deepseek_v4": deepseek_v4.FAMILY,
+    "dinov2": dinov2.FAMILY,
     "esm": esm.FAMILY,
     "eurobert": eurobert.FAMILY,
     "exaone4": exaone4.FAMILY,
@@ -191,6 +196,11 @@ TOWERS: dict[str, Family] = {
 }
 
 
+# What is refused for a reason that its name does not tell.
+_SHARED = "several of its layers are one set of weights, whose gradients are added to one another"
+UNPLANNED = {"albert": _SHARED, "zamba": _SHARED, "zamba2": _SHARED}
+
+
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     """The Model that a parsed config.json describes. Raises PlanError naming each bad key."""
     kind = drafts.family_of(config) or config.get("model_type")
@@ -221,6 +231,9 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     if family is None:
         if wrappers.is_wrapper(config):
             return _wrapped(config, label)
+        if kind in UNPLANNED:
+            message = f"architecture {shown(kind)} is not planned: {UNPLANNED[kind]}"
+            raise PlanError([Issue("model.model_type", message)])
         message = (
             f"architecture {shown(kind)} is not known yet, and is not approximated; "
             f"{_known(kind)}. If its layers are one of theirs, name that class in architectures"
@@ -284,6 +297,9 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
     inside = inner.get("model_type")
     family = _family(inside) if isinstance(inside, str) else None
     if family is None or not family.decoder or family.bridge:
+        if kind in UNPLANNED:
+            message = f"architecture {shown(kind)} is not planned: {UNPLANNED[kind]}"
+            raise PlanError([Issue("model.model_type", message)])
         message = (
             f"architecture {shown(kind)} is not known yet, nor, as the language model inside it, "
             f"{shown(inside)}; neither is approximated; {_known(str(inside))}"

@@ -1,14 +1,25 @@
-"""CLIP's vision tower: a class token and patches, a norm before the first layer."""
+"""CLIP's towers. Of images: a class token and patches, a norm before the first layer. Of text: as
+the encoder of Stable Diffusion and FLUX (CLIPTextModel), every token sees those before it."""
 
 from __future__ import annotations
 
-from memcore.layers.ops import HIDDEN, KEYS, QUERIES, attention_core, plain_mlp, value_heads
+from dataclasses import replace
+
+from memcore.layers.ops import (
+    HIDDEN,
+    KEYS,
+    QUERIES,
+    TOKENS,
+    attention_core,
+    plain_mlp,
+    value_heads,
+)
 from memcore.models.config import Keys
 from memcore.models.families import vit
-from memcore.models.families.family import HF_ONLY, Family
+from memcore.models.families.family import HF_ONLY, MASK, Family, encoder
 from memcore.models.model import Model
-from memcore.tape.dims import ONE, PATCHES, POSITIONS, TP, B, D, Q
-from memcore.tape.kinds import Part
+from memcore.tape.dims import CP, ONE, PATCHES, POSITIONS, TP, VOCAB, B, D, Q, S
+from memcore.tape.kinds import FULL, Part
 from memcore.tape.primitives import (
     add,
     contiguous,
@@ -18,7 +29,7 @@ from memcore.tape.primitives import (
     linear,
     patches,
 )
-from memcore.tape.structure import Structure
+from memcore.tape.structure import EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
 
 
@@ -33,6 +44,34 @@ def _embed(t: Tape, s: Structure) -> Tensor:
     positions = t.shared("position_ids", (ONE, POSITIONS), "int64")
     placed = embedding(t, "position_embedding", positions, POSITIONS, D, tied=False)
     return layer_norm(t, add(t, x, placed, "with positions"), D, "pre_layrnorm")
+
+
+def _vision(k: Keys, label: str) -> Model:
+    """The tower by itself."""
+    return replace(_config(k, label), stack="")
+
+
+def _text(k: Keys, label: str) -> Model:
+    model = vit.text_of(k, label, "clip_text_model", "quick_gelu", 49_408, (512, 2048, 8), 77)
+    return replace(model, kinds=(FULL,) * model.layers)
+
+
+def embed_text(t: Tape, s: Structure) -> Tensor:
+    ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
+    x = embedding(t, "token_embedding", ids, VOCAB / TP, D, tied=False)
+    places = t.shared("position_ids", (1, S / CP), "int64")  # from a buffer
+    placed = embedding(t, "position_embedding", places, POSITIONS, D, tied=False)
+    return add(t, x, placed, "with positions")
+
+
+def _text_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return layer_norm(t, x, D, "final_layer_norm")
+
+
+def _vision_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    for name in ("weight", "bias"):  # of a norm of the class token, which nobody reads
+        t.parameter(f"post_layernorm.{name}", (D,), idle=True)
+    return x
 
 
 def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -57,3 +96,11 @@ def no_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 TOWER = Family(_config, _embed, layer, no_head, kernels=HF_ONLY)
+FAMILIES = {
+    "clip_vision_model": encoder(
+        _vision, _embed, layer, _vision_head, {"CLIPVisionModel": EMBEDDING}
+    ),
+    "clip_text_model": replace(
+        encoder(_text, embed_text, layer, _text_head, {"CLIPTextModel": EMBEDDING}), arguments=MASK
+    ),
+}

@@ -1,6 +1,7 @@
 """ViT, trained to classify images: patches and a class token, every one sees every other.
 
-ViTForImageClassification: no pooler; the class token's last state is classified.
+ViTForImageClassification: no pooler; the class token's last state is classified. ViTModel has a
+pooler, which is not read here.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from memcore.tape.primitives import (
     patches,
     split,
 )
-from memcore.tape.structure import CLASSIFICATION, Structure, Traits
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
@@ -92,6 +93,8 @@ def _config(k: Keys, label: str) -> Model:
         attention_dropout=k.dropout("attention_probs_dropout_prob", 0.0),
         residual_dropout=k.dropout("hidden_dropout_prob", 0.0),
     )
+    if k.head == EMBEDDING:
+        k.refuse("pooler_output_size", k.config.get("hidden_size"), None)
     model = of_images(k, label, "vit", traits, patch=16, extra=1, classes=labels(k))
     return replace(model, head_dim=k.count_or("head_dim", model.head_dim, 10**6))
 
@@ -103,6 +106,39 @@ def tower(k: Keys, label: str, family: str, activation: str, patch: int, extra: 
         attention_dropout=k.dropout("attention_dropout", 0.0),
     )
     return of_images(k, label, family, traits, patch=patch, extra=extra, stack="vision")
+
+
+def text_of(
+    k: Keys,
+    label: str,
+    family: str,
+    activation: str,
+    vocab: int,
+    sizes: tuple[int, int, int],
+    positions: int,
+) -> Model:
+    """A tower of text, as CLIP has it; `sizes`: its width, its MLP's, and its heads."""
+    hidden = k.count("hidden_size", sizes[0])
+    heads = k.count("num_attention_heads", sizes[2], 10**6)
+    k.divides("hidden_size", hidden, "num_attention_heads", heads)
+    rows = k.count("max_position_embeddings", positions)
+    return Model(
+        family=family,
+        label=label,
+        layers=k.count("num_hidden_layers", 12, 100_000),
+        hidden_size=hidden,
+        intermediate_size=k.count("intermediate_size", sizes[1]),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, hidden // heads),
+        vocab_size=k.count("vocab_size", vocab),
+        max_positions=rows,
+        position_rows=rows,
+        traits=Traits(
+            activation=k.word("hidden_act", activation, ACTIVATIONS),
+            attention_dropout=k.dropout("attention_dropout", 0.0),
+        ),
+    )
 
 
 def pixels_of(t: Tape) -> Tensor:
@@ -120,7 +156,7 @@ def _embed(t: Tape, s: Structure) -> Tensor:
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    h = _attention(t, s, layer_norm(t, x, D, "layernorm_before"), kind)
+    h = attention(t, s, layer_norm(t, x, D, "layernorm_before"), kind)
     x = add(t, dropped(t, s, h, "attention dropout"), x, "residual")
     with t.scope("mlp"):
         h = layer_norm(t, x, D, "layernorm_after")
@@ -128,20 +164,27 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     return add(t, dropped(t, s, h, "MLP dropout"), x, "residual")
 
 
-def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+def attention(t: Tape, s: Structure, x: Tensor, kind: str, softmax_fp32: bool = True) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("attention", Part.ATTENTION):
         q, k, v = (linear(t, name, x, D, Q / TP, bias) for name in ("q_proj", "k_proj", "v_proj"))
         q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
         k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
+        out = attention_core(t, s, q, k, value_heads(t, s, v), kind, softmax_fp32)
         return linear(t, "o_proj", out, Q / TP, D, bias=True)
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     x = layer_norm(t, x, D, "layernorm")
+    if s.head == EMBEDDING:
+        for name, shape in (("weight", (D, D)), ("bias", (D,))):  # whose result nobody reads
+            t.parameter(f"pooler.dense.{name}", shape, idle=True)
+        return x
     (first,) = split(t, x, [(B, D)], sliced=True)
     return labelled_loss(t, linear(t, "classifier", first, D, VOCAB, bias=True))
 
 
-FAMILY = encoder(_config, _embed, _layer, _head, {"ViTForImageClassification": CLASSIFICATION})
+FAMILY = encoder(
+    _config, _embed, _layer, _head,
+    {"ViTForImageClassification": CLASSIFICATION, "ViTModel": EMBEDDING},
+)  # fmt: skip

@@ -901,13 +901,11 @@ HEAD = json.dumps({
 })  # fmt: skip
 SERVED = "meta-llama/Llama-3.1-8B-Instruct"
 GUESSED = '{"method": "eagle3", "model": "./head", "num_speculative_tokens": 4}'
-DRAFTED = (
-    (
-        f"python -m sglang.launch_server --model-path {SERVED} --speculative-algorithm EAGLE3 "
-        "--speculative-draft-model-path ./head --speculative-num-draft-tokens 5"
-    ),
-    f"vllm serve {SERVED} --speculative-config '{GUESSED}'",
+SGLANG = (
+    f"python -m sglang.launch_server --model-path {SERVED} --speculative-algorithm EAGLE3 "
+    "--speculative-draft-model-path ./head --speculative-num-draft-tokens 5"
 )
+DRAFTED = (SGLANG, f"vllm serve {SERVED} --speculative-config '{GUESSED}'")
 
 
 @pytest.mark.parametrize("command", DRAFTED)

@@ -1,0 +1,113 @@
+"""AFMoE (Arcee Trinity): norms before and behind each part, attention whose results a sigmoid
+weights, without positions in every fourth layer and with a window in the others, and experts that a
+sigmoid scores beside shared ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.layers.experts import divided, routed_experts, top_k
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    TOKENS,
+    attention_core,
+    causal_lm_head,
+    gated_mlp,
+    query_key_value,
+    slides,
+    value_heads,
+)
+from memcore.layers.ops import rms_norm_fp32_weight as norm
+from memcore.models.config import Keys
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds
+from memcore.models.families.llama import embed, llama_like, turned
+from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
+from memcore.models.model import Model
+from memcore.tape.dims import EXPERTS, HEAD_DIM, HEADS, KV_HEADS, SHARED_F, TP, D, Q
+from memcore.tape.kinds import FULL_NOPE, SLIDING, Part, is_dense, turns
+from memcore.tape.primitives import (
+    add,
+    cast,
+    heads_first,
+    keeps_result,
+    linear,
+    multiply,
+    scale,
+)
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "afmoe",
+        hidden=2048,
+        intermediate=6144,
+        heads=16,
+        head_dim=128,
+        vocab=200_192,
+        positions=16_384,
+        attention_bias=k.flag("attention_bias", False),
+        embeddings_scaled=k.flag("mup_enabled", False),
+    )
+    every = k.count("global_attn_every_n_layers", 4)
+    found = layer_kinds(k, model.layers, lambda i: (i + 1) % every != 0) or ("",) * model.layers
+    kinds = tuple(SLIDING if slides(kind) else FULL_NOPE for kind in found)
+    window = k.count("sliding_window", 1024) if SLIDING in kinds else 0
+    size, first = k.count("moe_intermediate_size", 1408), k.count_or_zero("num_dense_layers", 1)
+    model = with_experts(
+        replace(model, kinds=kinds, window=window), routing(k, "num_experts", 64, 6), size
+    )
+    model = replace(model, shared_size=size * k.count("num_shared_experts", 2, 1000))
+    return sparse_kinds(model, lambda i: i >= first)
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = _attention(t, s, norm(t, x, "input_layernorm"), kind)
+    x = add(t, x, norm(t, h, "post_attention_layernorm"), "residual")
+    h = norm(t, x, "pre_mlp_layernorm")
+    h = gated_mlp(t, s, h) if is_dense(kind) else _mixture(t, s, h)
+    return add(t, x, norm(t, h, "post_mlp_layernorm"), "residual")
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    bias = s.traits.attention_bias
+    with t.scope("self_attn", Part.ATTENTION):
+        q, k, v = query_key_value(t, s, x, bias)
+        gate = linear(t, "gate_proj", x, D, Q / TP, bias=False)
+        q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
+        k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
+        q, k = norm(t, q, "q_norm", HEAD_DIM), norm(t, k, "k_norm", HEAD_DIM)
+        q = heads_first(t, q, QUERIES, copies_grad=False)
+        k = heads_first(t, k, KEYS, copies_grad=False)
+        if turns(kind):
+            q, k = turned(t, s, q, k)
+        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
+        out = multiply(t, out, keeps_result(t, gate, "sigmoid"), "gated")
+        return linear(t, "o_proj", out, Q / TP, D, bias)
+
+
+def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    with t.scope("mlp"):
+        t.parameter("expert_bias", (EXPERTS,), idle=True)
+        with t.scope("router"):
+            logits = linear(t, "gate", x, D, EXPERTS, bias=False)
+            scores = keeps_result(t, cast(t, logits, "fp32", "logits (fp32)"), "sigmoid")
+            weights, index = top_k(t, scores, "top_k")
+            weights = divided(t, weights, "weights, normalised", "denominator")
+            weights = scale(t, weights, "weights, scaled")
+        shared = gated_mlp(t, s, x, SHARED_F / TP, "shared_experts")
+        return add(t, shared, routed_experts(t, s, x, weights, index), "shared and routed")
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return causal_lm_head(t, s, norm(t, x, "norm"))
+
+
+FAMILY = Family(
+    _config, embed, _layer, _head, kernels=HF_ONLY,
+    classes=decoder_classes("Afmoe", classifier=False),
+)  # fmt: skip

@@ -1,0 +1,89 @@
+"""DINOv2: ViT's layers with a scale for each channel behind both parts.
+
+Dinov2ForImageClassification reads the class token and the mean of the patches. What is dropped of
+whole layers at random (drop_path_rate) is not known yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.layers.ops import HIDDEN, classes_loss, dropped, gated_mlp, plain_mlp
+from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families import vit
+from memcore.models.families.family import encoder, labels
+from memcore.models.model import Model
+from memcore.tape.dims import JOINED, ONE, PATCHES, POSITIONS, VOCAB, B, D
+from memcore.tape.primitives import (
+    add,
+    contiguous,
+    layer_norm,
+    linear,
+    mean_of_tokens,
+    multiply,
+    patches,
+    split,
+)
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, Structure, Traits
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    k.refuse("drop_path_rate", 0, 0.0, None)
+    gated = k.flag("use_swiglu_ffn", False)
+    traits = Traits(
+        activation="silu" if gated else k.word("hidden_act", "gelu", ACTIVATIONS),
+        attention_bias=k.flag("qkv_bias", True),
+        mlp_bias=True,
+        attention_dropout=k.dropout("attention_probs_dropout_prob", 0.0),
+        residual_dropout=k.dropout("hidden_dropout_prob", 0.0),
+        embedding_masked=k.flag("use_mask_token", True),
+        gated=gated,
+    )
+    inner = k.count("mlp_ratio", 4, 1000) * k.count("hidden_size", 768)
+    model = vit.of_images(k, label, "dinov2", traits, patch=14, extra=1, classes=labels(k))
+    k.assumed.pop("intermediate_size", None)
+    # Of a gated MLP two thirds, in steps of 8.
+    return replace(model, intermediate_size=-(-(inner * 2 // 3) // 8) * 8 if gated else inner)
+
+
+def _embed(t: Tape, s: Structure) -> Tensor:
+    token = t.parameter("cls_token", (ONE, 1, D))
+    if s.traits.embedding_masked:  # which training without masks does not read
+        t.parameter("mask_token", (ONE, D), idle=True)
+    x = patches(t, "patch_embeddings.projection", vit.pixels_of(t), (B, PATCHES, D), bias=True)
+    x = contiguous(t, token, HIDDEN, "class token and patches", other=x)
+    x = add(t, x, t.parameter("position_embeddings", (ONE, POSITIONS, D)), "with positions")
+    return dropped(t, s, x, "dropout")
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = vit.attention(t, s, layer_norm(t, x, D, "norm1"), kind, softmax_fp32=False)
+    x = add(t, _scaled(t, h, "layer_scale1"), x, "residual")
+    h = layer_norm(t, x, D, "norm2")
+    if s.traits.gated:
+        h = gated_mlp(t, s, h)
+    else:
+        with t.scope("mlp"):
+            h = plain_mlp(t, h, s.traits.activation, True, ("fc1", "fc2"))
+    return add(t, _scaled(t, h, "layer_scale2"), x, "residual")
+
+
+def _scaled(t: Tape, x: Tensor, name: str) -> Tensor:
+    with t.scope(name):
+        return multiply(t, x, t.parameter("lambda1", (D,)), "scaled")
+
+
+def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    x = layer_norm(t, x, D, "layernorm")
+    if s.head == EMBEDDING:
+        return x
+    first, tokens = split(t, x, [(B, D), (B, PATCHES, D)], sliced=True)
+    both = contiguous(t, first, (B, JOINED), "both", other=mean_of_tokens(t, tokens, "patches"))
+    return classes_loss(t, s, linear(t, "classifier", both, JOINED, VOCAB, bias=True))
+
+
+FAMILY = encoder(
+    _config, _embed, _layer, _head,
+    {"Dinov2ForImageClassification": CLASSIFICATION, "Dinov2Model": EMBEDDING},
+)  # fmt: skip

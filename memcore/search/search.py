@@ -475,24 +475,30 @@ class _Search:
 
     def _best_kernels(self, plan: Plan, words: Changes) -> list[Changes]:
         names = ("train.kernels", "train.attention", "train.cross_entropy")
-        measured: list[tuple[Changes, tuple[float, ...]]] = []
+        measured: list[tuple[Changes, dict[str, tuple[float, float]]]] = []
+        others = [again for again in CHECKPOINTING if again not in ("none", "full")]
         for values in itertools.product(*((words_of(n) or {}) for n in names)):
             chosen = dict(zip(names, values, strict=True))
-            figures: list[float] = []
-            for again in ("none", "full"):
+            figures: dict[str, tuple[float, float]] = {}
+            for again in ("none", "full", *others):
+                if again in others and figures:
+                    break  # they are asked where neither of the first is allowed
                 trial = changed(plan, words | chosen | _words(BARE, again))
                 if not allowed(trial):
-                    break
+                    continue
                 training = Training.of(trial, rows=False, pool=self.pool)
                 assert training
                 peak = max(peak_bytes(step, training.amounts) for step in training.steps)
-                figures += [float(peak), training.seconds]
-            if len(figures) == 4:
-                measured.append((chosen, tuple(figures)))
+                figures[again] = float(peak), training.seconds
+            if figures:
+                measured.append((chosen, figures))
         kept = []
         for i, (chosen, figures_of) in enumerate(measured):
             beaten = any(
-                all(b <= a for a, b in zip(figures_of, other, strict=True))
+                figures_of.keys() <= other.keys()
+                and all(
+                    b <= a for w in figures_of for a, b in zip(figures_of[w], other[w], strict=True)
+                )
                 and (other != figures_of or k < i)
                 for k, (_, other) in enumerate(measured)
                 if k != i

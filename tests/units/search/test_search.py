@@ -478,6 +478,15 @@ def test_qlora_on_one_small_card_finds_the_largest_micro_batch():
     assert again == max(fitting)
 
 
+def test_a_model_whose_code_has_no_checkpointing_is_searched(monkeypatch):
+    """Kernels are compared with what recomputation there is: MPNet's code has none."""
+    monkeypatch.setattr(space, "counts", lambda plan, most: [1])
+    train = {"seq_len": 256}
+    found = search(Plan.of({"model": "mpnet-base", "cluster": {"gpus": 1}, "train": train}))
+    assert found.best
+    assert {p.plan.train.checkpointing for p in found.best} == {"none"}
+
+
 def test_what_may_change_grows_with_keep():
     start = Plan.of({"model": "llama-3-8b", "cluster": {"gpu": "l4-24gb", "gpus": 1}})
     setups = {keep: Space(start, keep=keep).setups() for keep in KEEPS}

@@ -17,7 +17,7 @@ from memcore.plan.plan import Plan
 from memcore.quantity.reading import PLAIN, Read, at_least_zero, largest
 from memcore.report import OperationTime
 from memcore.step.step import Step
-from memcore.tape.dims import EP, EXPERTS, Number
+from memcore.tape.dims import EP, EXPERTS, Number, positive
 from memcore.tape.kinds import Module, Part
 from memcore.tape.ledger import Amounts
 from memcore.tape.structure import Structure
@@ -231,7 +231,9 @@ def _counted(
 def is_product(of: Work | OperationTime) -> bool:
     """Whether backward makes two products of an operation: of its input's gradient and of its
     weight's."""
-    return of.phase == BACKWARD and bool(of.flops) and of.kernel not in (ATTENTION, SCANNED)
+    if of.phase != BACKWARD or of.kernel in (ATTENTION, SCANNED):
+        return False
+    return bool(of.flops) if isinstance(of, Work) else positive(of.flops)
 
 
 def operations(

@@ -167,6 +167,24 @@ def test_replicas_are_read_with_arrays(gpus, monkeypatch):
     assert held(table, plan, axes, MEMORY) == 10 * len(MEMORY)
 
 
+@pytest.mark.parametrize("most", [4, 96])  # as arrays, and as formulas that are collapsed
+def test_pipelines_that_leave_weights_for_last_are_swept(most):
+    start = Plan.of(
+        {
+            "model": "llama-3.2-1b",
+            "parallel": {"pp": 2, "schedule": "zero-bubble"},
+            "train": {"framework": "fsdp2", "grad_accumulation": 4},
+        }
+    )
+    axes = {
+        "train.micro_batch": list(range(1, most + 1)),
+        "train.seq_len": [64 * i for i in range(1, most + 1)],
+    }
+    numbers = ("memory.allocated_bytes", "time.step_seconds")
+    found = sweep(start, axes, numbers)
+    held(found.iloc[:: max(1, len(found) // 8)], start, axes, numbers)
+
+
 @pytest.mark.parametrize("attention", ["eager", "flash"])
 def test_numbers_beyond_64_bits_are_right(attention):
     """At 16 million tokens a sequence a step of a large model has more than 2^63 operations."""

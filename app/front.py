@@ -275,7 +275,7 @@ def step_back() -> None:
         ANSWERING.discard(context.session_id)
 
 
-TOGETHER = 0.02  # seconds in which what a run has to say is collected
+TOGETHER = 0.004  # seconds in which what a run has to say is collected
 
 
 def hand_over_together() -> None:

@@ -32,9 +32,17 @@ _component = st.components.v2.component(
 )
 
 
-def draw(memory: Memory, courses: Sequence[Course], key: str, alt: str, file: str) -> None:
-    """The chart on the page; `file` is the name of its image, without an ending."""
-    more = {"alt": alt, "file": file, "format": st.session_state.get("image_format") or "png"}
+def draw(
+    memory: Memory, courses: Sequence[Course], key: str, alt: str, file: str, title: str
+) -> None:
+    """The chart on the page; `file` is the name of its image, without an ending, and `title` stands
+    above it there."""
+    more = {
+        "alt": alt,
+        "file": file,
+        "title": title,
+        "format": st.session_state.get("image_format") or "png",
+    }
     _component(key=key, data=data(memory, courses) | more, on_why_change=lambda: why.asked(key))
 
 

@@ -63,6 +63,7 @@ def chart(
         "narrow": data(narrow) if narrow else None,
         "alt": alt,
         "file": parts.named(f"memplan-{key}"),
+        "title": "" if of else f"{parts.title()}: {alt[:1].lower()}{alt[1:]}",
         "format": st.session_state.get("image_format") or "png",
     }
     _component(key=name, data=data(figure) | more, on_taken_change=taken)

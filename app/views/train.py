@@ -23,6 +23,7 @@ if report.memory:
         key="over_time",
         alt="Memory alive over the time of one step, by consumer, with the capacity of one GPU",
         file=parts.named("memplan-over_time"),
+        title=f"{parts.title()}: memory over one step",
     )
     parts.small(
         course.which(courses)

@@ -687,7 +687,8 @@ def open_files(texts: Sequence[Text]) -> None:
     serves = any(said.field == "serve.engine" for said in found.said)
     there = [Issue("", "This starts a server, whose figures are on the page Serve.")]
     ran_out = [Issue("", f"Memory ran out: {each}.") for each in found.failures]
-    told = (*found.assumed, *found.changed, *found.left)
+    wants = [Issue("", f"Not read, since it is not here: {name}.") for name in found.wants]
+    told = (*wants, *found.assumed, *found.changed, *found.left)
     s.adjusted = [*(there if serves else ()), *ran_out, *told]
     s.adjusted_to = " and ".join(f"{name} ({kind})" for name, kind in found.kinds.items())
     s.applied.append((before, found.plan, s.adjusted_to))

@@ -169,8 +169,13 @@ def _checked(file: str, args: argparse.Namespace, beside: Mapping[str, str]) -> 
 
 def _told(found: Found) -> tuple[str, ...]:
     """What of a file of another program is not in its plan, or not in the file."""
-    kinds = (("not planned", found.left), ("changed", found.changed), ("assumed", found.assumed))
-    return tuple(f"{title}: {issue}" for title, issues in kinds for issue in issues)
+    kinds = (
+        ("not read, since it is not given", found.wants),
+        ("not planned", found.left),
+        ("changed", found.changed),
+        ("assumed", found.assumed),
+    )
+    return tuple(f"{title}: {each}" for title, those in kinds for each in those)
 
 
 def _plan_in(

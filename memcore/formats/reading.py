@@ -225,10 +225,11 @@ def read_files(
         if other.train.adapter == LORA:
             instead = f"{value_text(ADAPTER, LORA)} is used in place of {was}"
             plan, mended = other, [Issue(ADAPTER, instead), *changes]
-    changed = [
-        Issue(i.field, f"{i.message}, since {why[i.field]}") if i.field in why else i
-        for i in mended
-    ]
+    alone = next(iter(why.items())) if len(why) == 1 else None  # why all of it was changed
+    changed = []
+    for i in mended:
+        since = why.get(i.field) or (f"{alone[0]}: {alone[1]}" if alone else "")
+        changed.append(Issue(i.field, f"{i.message}, since {since}") if since else i)
     said = tuple(draft.said)
     left, unread = tuple(draft.left), tuple(dict.fromkeys(draft.unread))
     given = {*kinds.values(), *(PurePath(name).name for name in kinds)}

@@ -539,6 +539,10 @@ def test_a_dropped_file_may_name_the_gpu_and_a_broken_one_says_where() -> None:
     drop(at, "job.sh", script)
     plan = shown_plan(at)
     assert (plan.cluster.gpu, plan.serve.tp, plan.model) == ("l40s-48gb", 2, "qwen3-8b")
+    job = "model_name_or_path: gpt2\nper_device_train_batch_size: 2\ndeepspeed: zero2.json\n"
+    drop(at, "job.yaml", job)
+    told = "".join(each.value for each in at.info).replace("\\", "")
+    assert "Not read, since it is not here: zero2.json" in told
 
 
 LLAMA: dict[str, Any] = catalog.model_entry("llama-2-7b")["config"]

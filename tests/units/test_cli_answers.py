@@ -130,6 +130,8 @@ def test_check_of_a_folder_judges_its_jobs(memplan, tmp_path):
     (tmp_path / "serve.sh").write_text("vllm serve Qwen/Qwen3-0.6B --max-model-len 4096\n")
     (tmp_path / "sharded.json").write_text('{"zero_optimization": {"stage": 3}}')
     (tmp_path / "notes.json").write_text('{"nothing": 1}')
+    alone = memplan("check", tmp_path / "deep" / "job.yaml")
+    assert "not read, since it is not given: configs/sharded.json" in alone.out
     ran = memplan("check", tmp_path, "--json")
     assert ran.status == 0
     judged = {each["file"].rpartition("/")[2]: each for each in ran.json["files"]}

@@ -16,6 +16,7 @@ from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.formats import (
     accelerate,
     deepspeed,
+    factory,
     hub,
     launchers,
     machines,
@@ -64,6 +65,7 @@ DOCUMENTS: tuple[Known, ...] = (
     ("torchtitan", torchtitan.recognise, torchtitan.read),
     ("torchtune", torchtune.recognise, torchtune.read),
     ("ms-swift", swift.recognise, swift.read),
+    ("LLaMA-Factory", factory.recognise, factory.read),
     ("Trainer", trainer.recognise, trainer.read),
     ("TensorRT-LLM", tensorrt.recognise, tensorrt.read),
     ("SGLang", servers.of_sglang, servers.configured),

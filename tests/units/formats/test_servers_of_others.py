@@ -2,6 +2,7 @@
 
 import pytest
 
+from memcore.errors import PlanError
 from memcore.formats import read_files
 from memcore.formats.texts import Text
 from memcore.plan.plan import get
@@ -89,6 +90,19 @@ ONE = {
         ),
         {"model": "qwen3-8b", "serve.max_seq_len": 8192},
         "",
+    ),
+    "factory.yaml": (
+        (
+            "model_name_or_path: Qwen/Qwen3-8B\ntemplate: qwen3\ninfer_backend: vllm\n"
+            "vllm_gpu_util: 0.8\nadapter_name_or_path: saves/x\n"
+        ),
+        {
+            "serve.engine": "vllm",
+            "serve.max_seq_len": 4096,
+            "serve.memory_utilization": 0.8,
+            "serve.tp": 1,
+        },
+        "adapter_name_or_path",
     ),
     "sglang.yaml": (
         "model-path: Qwen/Qwen3-8B\ntp-size: 2\nmem-fraction-static: 0.8\n",
@@ -182,3 +196,9 @@ def test_a_file_of_options_that_a_server_names_is_wanted_and_read_beside_it():
     more = Text("more.yaml", "max-model-len: 4096\ntensor-parallel-size: 2\n")
     read = read_files([Text("a.sh", start), more])
     assert (read.wants, read.plan.serve.max_seq_len, read.plan.serve.tp) == ((), 4096, 2)
+
+
+def test_a_file_of_an_export_is_refused():
+    text = "model_name_or_path: Qwen/Qwen3-8B\ntemplate: qwen3\nexport_dir: out\n"
+    with pytest.raises(PlanError, match="export_dir: the file is of an export"):
+        found(text, "export.yaml")

@@ -92,6 +92,7 @@ DECIDE = tuple(
 SAME_MEMORY = 0.005  # share by which drivers of one GPU differ in what they leave of its memory
 PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
+SIZES = {"hidden_size", "n_embd", "d_model", "text_config"}
 ADAPTER, LORA = "train.adapter", "lora"
 GUESSER = "serve.draft_model"
 USUAL_GUESSES = 3  # where a draft is given and no file says how many tokens it guesses
@@ -307,7 +308,8 @@ def _reader(text: Text) -> Reader:
     values = text.document
     last = len(DOCUMENTS)
     if values is not None:
-        if CONFIG & values.keys() and not trainer.recognise(values):
+        sizes = bool(SIZES & values.keys())  # which what starts a training has not
+        if CONFIG & values.keys() and (sizes or not trainer.recognise(values)):
             return -1, MODEL, functools.partial(_config, text)
         for turn, (name, recognise, read) in enumerate(DOCUMENTS):
             if recognise(values):

@@ -306,6 +306,7 @@ def read(
         *(OF_AXOLOTL if program == AXOLOTL else ()),
     ):
         draft.read(keys, path, how, *named)
+    keys.take("packing", "sample_packing", "neat_packing", "pad_to_sequence_len")  # as planned
     draft.batch = draft.batch or draft.count(keys, "global_batch_size")
     every, each = (draft.count(keys, name) for name in ("batch_size", "micro_batch_size"))
     if program == AXOLOTL and every and each and every % each == 0:

@@ -151,6 +151,14 @@ def test_bytes_that_are_no_text_have_a_next_step(data, said):
     assert said in str(raised.value)
 
 
+def test_a_config_with_a_trainer_s_keys_is_a_config():
+    config = (
+        '{"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, '
+        '"gradient_checkpointing": false, "max_seq_length": 512}'
+    )
+    assert kind_of(Text("config.json", config)) == "config.json"
+
+
 def test_a_path_is_the_model_that_it_is_served_as():
     read = found("vllm serve /models/mine --served-model-name Qwen3-8B", "job.sh")
     assert read.plan.model == "qwen3-8b"

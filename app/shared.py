@@ -94,7 +94,7 @@ NOTHING: dict[str, Any] = {}
 TRAINING = {"train": True, "together": True, "run": True}  # what serving alone does not depend on
 
 
-LATELY = 16  # plans of which more than figures is kept: what these are made of
+LATELY = 8  # plans of which more than figures is kept: what these are made of
 
 
 @lru_cache(LATELY)

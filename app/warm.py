@@ -13,7 +13,7 @@ from memcore.plan.plan import Plan
 # Objects more than before until cycles are looked for among them, and how many times that is done
 # until it is done among those that stayed, and then among all. As Python has it, all are walked
 # every 70,000 objects, which stops every session for 130 ms and is a tenth of a change's processor.
-COLLECTED = 3_000, 10, 10
+COLLECTED = 2_000, 10, 10
 
 
 @st.cache_resource(show_spinner=False)

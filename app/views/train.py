@@ -26,9 +26,8 @@ if report.memory:
         title=f"{parts.title()}: memory over one step",
     )
     parts.small(
-        course.which(courses)
-        + "Allocated, with the least overhead. Each layer shows its fullest moment; what the GPU "
-        "waits for is spread over the phase that waits."
+        f"{course.which(courses)}Allocated, with the least overhead. Each layer shows its fullest "
+        "moment; what the GPU waits for is spread over the phase that waits."
     )
     with st.container(horizontal=True):
         rows = tables.timeline(report.memory)

@@ -192,6 +192,9 @@ def test_what_was_tuned_on_is_kept_apart_from_what_was_only_checked():
     assert symbols.pop(tuned_on[0]) not in symbols.values()
 
 
+NO_PRESET = {"afmoe", "umt5"}  # families whose figures are those of small models alone
+
+
 def test_rows_of_a_source_and_of_a_family():
     found = evidence.compare()
     assert len(tables.matching(found, None, None)) == len(found)
@@ -201,7 +204,7 @@ def test_rows_of_a_source_and_of_a_family():
         for family in tables.families(rows):
             both = tables.matching(found, source, family)
             assert {(r.source, r.family) for r in both} == {(source, family)}
-    assert set(tables.families(found)) >= set(FAMILIES)
+    assert set(tables.families(found)) >= set(FAMILIES) - NO_PRESET
     assert all(FAMILIES[family] for family in tables.families(found)), "one that there is not"
 
 

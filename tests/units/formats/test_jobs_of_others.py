@@ -165,7 +165,7 @@ PERF=(
    --use-dynamic-batch-size --max-tokens-per-gpu 9216
 )
 ray job submit --address="http://127.0.0.1:8265" -- python3 train.py \\
-   --actor-num-nodes 2 --actor-num-gpus-per-node 8 --colocate --hf-checkpoint /root/Qwen3-8B \\
+   --actor-num-nodes 2 --actor-num-gpus-per-node 8 --colocate --hf-checkpoint /models/Qwen3-8B \\
    --rollout-batch-size 32 --n-samples-per-prompt 8 --rollout-max-response-len 8192 \\
    --global-batch-size 256 --use-kl-loss --kl-loss-coef 0.00 --advantage-estimator grpo \\
    --rollout-num-gpus-per-engine 2 --sglang-mem-fraction-static 0.7 ${PERF[@]}

@@ -82,9 +82,12 @@ def ask():
 
 
 def model_of(config):
+    """The model of its type's task: the class that a preset names may be one with a tower, or not
+    be transformers'."""
     sys.path.insert(0, str(asked.REFERENCE))
     import ask_pytorch
 
+    config.architectures = None
     return ask_pytorch.made(config)
 
 

@@ -234,7 +234,8 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 def _family(config: Callable[[Keys, str], Model], name: str) -> Family:
     return Family(
         config, _embed, _layer, _head, kernels=HF_ONLY, losses=("eager",), alone=True,
-        bridge=_bridge, carries=True, arguments=ALL, aliases=ALIASES, classes={name: CAUSAL},
+        bridge=_bridge, carries=True, arguments=ALL, classes={name: CAUSAL},
+        aliases=ALIASES | {"initializer_range": "init_std"},
     )  # fmt: skip
 
 

@@ -220,7 +220,7 @@ def test_what_is_there_at_least_is_never_above_the_peak(document, every):
 
 
 OFFLOADED = {"model": "llama-3.1-8b", "cluster": {"gpu": "a100-sxm-40gb", "gpus": 8}}
-OFFLOADED |= {"train": {"seq_len": 4096, "grad_accumulation": 32}}
+OFFLOADED |= {"train": {"seq_len": 4096, "grad_accumulation": 256}}  # a step's offload is soon done
 
 
 @pytest.mark.long

@@ -127,7 +127,7 @@ def moves(plan, path, values):
     return len(figures) > 1
 
 
-@pytest.mark.long
+@pytest.mark.thousand
 @pytest.mark.parametrize("path", field_paths())
 def test_every_field_of_random_plans_is_an_axis(path):
     """Also beside fields that are read with arrays."""
@@ -145,7 +145,7 @@ def test_every_field_of_random_plans_is_an_axis(path):
     assert sum(reached) > 6
 
 
-@pytest.mark.long
+@pytest.mark.thousand
 @pytest.mark.parametrize("path", field_paths())
 def test_a_search_from_every_field_finds_plans_as_they_are(path, monkeypatch):
     """Of a plan with another value of each field, on one GPU and two, under two frameworks."""

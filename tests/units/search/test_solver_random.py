@@ -2,7 +2,7 @@
 
 What is asked is `evaluate`, of every value of a bounded lattice: all near the least, near the
 plan's own and near the answer, and powers of two up to the greatest. A run takes a few of these;
-the thousand are `-m long`, and MEMPLAN_EXPLORE=1 draws others.
+the thousand are `-m thousand`, and MEMPLAN_EXPLORE=1 draws others.
 """
 
 import json
@@ -180,7 +180,7 @@ def test_a_few_random_plans_as_brute_force(asked):
     held(*asked)
 
 
-@pytest.mark.long
+@pytest.mark.thousand
 @pytest.mark.parametrize("path", FIELDS)
 def test_a_thousand_random_plans_as_brute_force(path):
     """Thirteen or more of each field: both directions of each."""

@@ -480,8 +480,9 @@ def gather(t: Tape, x: Tensor, product: Product | None = None, narrow: bool = Fa
 
         t.finish("gather", [given], out, [], backward)
         t.whole[id(x)] = out
-    if product and t.within(Part.LAYER):
-        t.in_pieces(t.sent_whole[id(x)], product)
+    sent = t.sent_whole.get(id(x))  # not that of tokens that a mixture gathered before its products
+    if product and sent is not None and t.within(Part.LAYER):
+        t.in_pieces(sent, product)
     return t.whole[id(x)]
 
 

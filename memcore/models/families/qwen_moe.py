@@ -121,7 +121,6 @@ FAMILIES = {
         sparse_layer(attention, shared_mixture),
         head,
         kernels=HF_OR_MEGATRON,
-        cuts_experts=True,
         classes=decoder_classes("Qwen2Moe"),
     ),
     "qwen3_moe": Family(

@@ -98,8 +98,13 @@ def test_a_step_on_twice_the_ranks_is_shorter():
     assert expert[1] == pytest.approx(expert[0] / 2)
 
 
-def test_others_are_planned_for_megatron_alone():
-    report = evaluate(plan_of("gpt-oss-20b", tp=2))
+QWEN2 = QWEN | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 512}
+
+
+@pytest.mark.parametrize("model", ["gpt-oss-20b", QWEN2])
+@pytest.mark.parametrize("sequence", [False, True])
+def test_others_are_planned_for_megatron_alone(model, sequence):
+    report = evaluate(plan_of(model, tp=2, sequence=sequence))
     assert report.memory is None
     assert any("of this mixture of experts" in str(note) for note in report.notes)
 

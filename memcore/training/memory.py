@@ -196,9 +196,18 @@ def swept_memory(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> SimpleN
     found: dict[str, Number] = {}
     for step, peak in zip(steps, _peaks(steps, amounts), strict=True):
         here = _tiers(plan, step, amounts, peak)
+        if step.optimizer.paged:
+            pages = paging(plan, step, amounts, peak)[0]
+            here |= {"least pages": pages.low, "most pages": pages.high}
         first: Any = found["hbm"] >= here["hbm"] if found else False
         found = {t: where(first, found[t], n) for t, n in here.items()} if found else here
-    return _given(plan, steps[0], amounts, {t: settled(n) for t, n in found.items()})
+    tiers = {t: settled(n) for t, n in found.items()}
+    least, most = tiers.pop("least pages", None), tiers.pop("most pages", None)
+    given = _given(plan, steps[0], amounts, tiers)
+    if least is not None:  # of another stage than the first
+        *others, pages = given.overheads
+        given.overheads = (*others, replace(pages, low=least, high=most))
+    return given
 
 
 class Room:

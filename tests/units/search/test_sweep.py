@@ -85,6 +85,11 @@ def test_memory_of_any_plan(plan):
     held(sweep(plan, axes, MEMORY), plan, axes, MEMORY)
 
 
+# Of its two stages the second has a layer more, and the loss.
+FIFTEEN = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 15}
+FIFTEEN |= {"num_attention_heads": 16, "intermediate_size": 5632, "vocab_size": 32_000}
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -101,9 +106,18 @@ def test_memory_of_any_plan(plan):
             }
         }
         | {"parallel": {"tp": 2, "pp": 2}},
+        {
+            "train": {
+                "framework": "fsdp2",
+                "zero": 0,
+                "optimizer": "paged-adamw32bit",
+                "grad_accumulation": 4,
+            }
+        }
+        | {"model": FIFTEEN, "parallel": {"pp": 2}},
         {"model": "qwen2.5-0.5b", "cluster": {"gpu": "dgx-spark-gb10-128gb", "gpus": 1}},
     ],
-    ids=["activations", "nvme", "host", "ddp", "pipeline", "unified"],
+    ids=["activations", "nvme", "host", "ddp", "pipeline", "pages", "unified"],
 )
 def test_memory_and_whether_it_fits(words):
     """A sweep passes from what fits to what does not at the same cell as evaluate."""

@@ -1447,6 +1447,7 @@ class Serve(_Part):
         "host's memory.",
         "layers",
         zero="all",
+        auto=True,
         ge=0,
         le=100_000,
         key="ngl",

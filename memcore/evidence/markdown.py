@@ -73,7 +73,10 @@ def _signed(error: float) -> str:
 
 def _spread(rows: Sequence[Comparison]) -> tuple[str, str, str, str]:
     """How many, how far off the middle one is, how far nine in ten are at most, and the worst."""
-    errors = [r.error for r in rows]
+    return _line([r.error for r in rows])
+
+
+def _line(errors: Sequence[float]) -> tuple[str, str, str, str]:
     return (f"{len(errors):,}", *_ends(errors), _signed(max(errors, key=abs)))
 
 
@@ -158,8 +161,7 @@ def left_out_sources() -> str:
     found = tomllib.loads(LEFT_OUT.read_text(encoding="utf-8"))
     rows = []
     for source, of in found.items():
-        errors = of["errors"]
-        rows.append((source, f"{len(errors)}", *_ends(errors), _signed(max(errors, key=abs))))
+        rows.append((source, *_line(of["errors"])))
     return table(("source", *SPREAD), rows)
 
 
@@ -210,8 +212,7 @@ def short() -> str:
         ("Time of a training step, its source left out of the fit", left_out),
         ("Of these, mixtures of experts", [e for e in left_out if e[0] == "mixture"]),
     ):
-        errors = [error for _, error in some]
-        rows.append((what, f"{len(errors)}", *_ends(errors), _signed(max(errors, key=abs))))
+        rows.append((what, *_line([error for _, error in some])))
     cells = next(r for r in engines_table()["left_out"] if r["name"].startswith("a ninth"))
     what = "Time per token of a server under load, its like left out of the fit"
     ends = _off(cells["token"]), _off(cells["nine_in_ten"])

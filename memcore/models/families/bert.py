@@ -12,6 +12,7 @@ ElectraForPreTraining.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from memcore.layers.ops import (
@@ -134,6 +135,22 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = plain_mlp(t, x, s.traits.activation, True, ("intermediate.dense", "output.dense"))
     h = dropped(t, s, h, "MLP dropout")
     return layer_norm(t, add(t, h, x, "residual"), D, "output.LayerNorm")
+
+
+def layer_around(
+    attention: Callable[[Tape, Structure, Tensor], Tensor],
+) -> Callable[[Tape, Structure, Tensor, str], Tensor]:
+    """A layer of BERT's form, each of whose norms stands behind a sum, around an attention of its
+    own."""
+
+    def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+        h = dropped(t, s, attention(t, s, x), "attention dropout")
+        x = layer_norm(t, add(t, h, x, "residual"), D, "attention.LayerNorm")
+        h = plain_mlp(t, x, s.traits.activation, True, ("intermediate.dense", "output.dense"))
+        h = dropped(t, s, h, "MLP dropout")
+        return layer_norm(t, add(t, h, x, "residual"), D, "output.LayerNorm")
+
+    return layer
 
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

@@ -18,7 +18,6 @@ from memcore.layers.ops import (
     classes_loss,
     dropped,
     labelled_loss,
-    plain_mlp,
 )
 from memcore.models.config import Keys
 from memcore.models.families import bert
@@ -108,14 +107,6 @@ def _embed(t: Tape, s: Structure) -> tuple[Tensor, Tensor]:
             return x, layer_normed(t, table, [t.parameter(n, (D,)) for n in ("weight", "bias")])
 
 
-def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    h = dropped(t, s, _attention(t, s, x), "attention dropout")
-    x = layer_norm(t, add(t, h, x, "residual"), D, "attention.LayerNorm")
-    h = plain_mlp(t, x, s.traits.activation, True, ("intermediate.dense", "output.dense"))
-    h = dropped(t, s, h, "MLP dropout")
-    return layer_norm(t, add(t, h, x, "residual"), D, "output.LayerNorm")
-
-
 def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
     mask = t.shared("mask", (B, 1, S / CP, S), "fp32", Role.CAUSAL_MASK)
     t.shared("distances", (1, S / CP, S), "int64")
@@ -203,6 +194,6 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILY = replace(
-    encoder(_config, _embed, _layer, _head, bert.every_class("DebertaV2")),
+    encoder(_config, _embed, bert.layer_around(_attention), _head, bert.every_class("DebertaV2")),
     attentions=("eager",), carries=True, arguments=MASK,
 )  # fmt: skip

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memcore.layers.ops import HIDDEN, SCORES, TOKENS, activation, dropped, labelled_loss, plain_mlp
+from memcore.layers.ops import HIDDEN, SCORES, TOKENS, activation, dropped, labelled_loss
 from memcore.models.config import Keys
 from memcore.models.families import bert, t5
 from memcore.models.families.family import encoder
@@ -50,14 +50,6 @@ def _embed(t: Tape, s: Structure) -> tuple[Tensor, Tensor]:
         return x, contiguous(t, t5.position_bias(t), SCORES, BIAS)
 
 
-def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    h = dropped(t, s, _attention(t, s, x), "attention dropout")
-    x = layer_norm(t, add(t, h, x, "residual"), D, "attention.LayerNorm")
-    h = plain_mlp(t, x, s.traits.activation, True, ("intermediate.dense", "output.dense"))
-    h = dropped(t, s, h, "MLP dropout")
-    return layer_norm(t, add(t, h, x, "residual"), D, "output.LayerNorm")
-
-
 def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
     bias = t.carry(BIAS, SCORES, t.parameter_dtype)
     with t.scope("attention", Part.ATTENTION):
@@ -88,7 +80,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILY = replace(
-    encoder(_config, _embed, _layer, _head, bert.every_class("MPNet")),
+    encoder(_config, _embed, bert.layer_around(_attention), _head, bert.every_class("MPNet")),
     attentions=("eager",), carries=True, checkpoints=False,
     note="Its code in transformers has no checkpointing: layers keep all that backward needs.",
 )  # fmt: skip

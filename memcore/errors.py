@@ -97,13 +97,19 @@ def _is_text(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
+def plain_name(name: str) -> str:
+    """A name without case and separators: people write micro-batch, microBatch and micro_batch."""
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
 def did_you_mean(word: str, known: Iterable[str], listed: int = 12) -> str:
     """'did you mean X?' when something is close, else the known words."""
     names = sorted(known)
     said = word.lower()
     begun = [name for name in names if f"-{said}" in f"-{name.lower()}" and len(word) >= PART]
     close = difflib.get_close_matches(word[:SHOWN], names, n=1, cutoff=ALIKE)
-    within = [name for name in names if word and said in name.lower()]
+    plain = plain_name(word)
+    within = [name for name in names if plain and plain in plain_name(name)]
     if meant := begun or close or within:
         return f"did you mean {' or '.join(map(repr, meant[:4]))}?"
     more = f", ... ({len(names)} in all)" if len(names) > listed else ""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from memcore.cli.printing import printable
 from memcore.errors import shown
 from memcore.words.jobs import JOBS
 
@@ -14,6 +16,8 @@ PLAN_ABOUT = (
     "worked plan, of a model or its size, as llama-3.1-8b and 7B are"
 )
 
+ON_GPU = "on this GPU, called as its preset or as people do: h200-sxm-141gb, h100, 'RTX 4090'"
+SHORT: dict[str, Any] = {"dest": "set", "action": "append"}
 MOST = 1_000_000  # GPUs or users, as a plan allows
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -28,13 +32,20 @@ def command(
     return sub
 
 
-def plan_argument(sub: argparse.ArgumentParser, needed: bool = True) -> None:
+def plan_argument(sub: argparse.ArgumentParser, needed: bool = True, several: bool = False) -> None:
+    """The plan of a command and what is set in it. `several`: the command chooses among GPUs, by
+    options of its own."""
     sub.add_argument("plan", metavar="PLAN", nargs=None if needed else "?", help=PLAN_ABOUT)
     about = (
-        "set a field of the plan, by its path or its last word: --set gpu=h200-sxm-141gb --set "
+        "set a field of the plan, by its path or its last word: --set micro_batch=4 --set "
         "train.zero=3. What must change with it changes, and is told"
     )
     sub.add_argument("--set", metavar="FIELD=VALUE", action="append", default=[], help=about)
+    if not several:
+        about = f"{ON_GPU}: short for --set gpu=NAME"
+        sub.add_argument("--gpu", metavar="NAME", help=about, **SHORT, type="cluster.gpu={}".format)
+        about = "on so many GPUs: short for --set gpus=N"
+        sub.add_argument("--gpus", metavar="N", help=about, **SHORT, type="cluster.gpus={}".format)
     about = (
         "begin as the first screen of the app does for this job; --set changes it further, and "
         "evaluate prints what the job is about"
@@ -42,10 +53,28 @@ def plan_argument(sub: argparse.ArgumentParser, needed: bool = True) -> None:
     sub.add_argument("--job", choices=JOBS, help=about)
 
 
+def gpu_options(sub: argparse.ArgumentParser) -> None:
+    """The GPUs in place of those that files say."""
+    sub.add_argument("--gpu", metavar="NAME", type=gpu, help=ON_GPU)
+    sub.add_argument("--gpus", metavar="N", type=count, help="on so many GPUs")
+
+
 def model_option(sub: argparse.ArgumentParser) -> None:
     """The model of files that are read; `reading.model_asked` gives it."""
     about = "the model, in place of theirs: a preset, or a name on the Hugging Face hub"
     sub.add_argument("--model", metavar="NAME", help=about)
+
+
+def gpu(text: str) -> str:
+    """The accelerator preset that a name means, which is told where it has another; the text itself
+    where it means none."""
+    from memcore.formats import machines
+    from memcore.models import catalog
+
+    if text in catalog.gpu_names() or not (found := machines.called(text)):
+        return text
+    print(printable(f"memplan: {shown(text)} is taken for {found}"), file=sys.stderr)
+    return found
 
 
 def count(text: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from memcore.cli.arguments import Commands, command, count, model_option
+from memcore.cli.arguments import Commands, command, gpu_options, model_option
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import BAD_INPUT, CHECKED, WORST, json_text, printable
 from memcore.cli.reading import config_called, is_name, model_asked, plan_in, plan_of, read
@@ -66,8 +66,7 @@ def add(commands: Commands) -> None:
         help="plans as other commands take them, or files that `memplan read` reads",
     )
     model_option(sub)
-    sub.add_argument("--gpu", metavar="NAME", help="check on this GPU in place of the plan's")
-    sub.add_argument("--gpus", metavar="N", type=count, help="and on so many of them")
+    gpu_options(sub)
     about = "the most that may be needed of one GPU's memory, in GiB, if that is less than it has"
     sub.add_argument("--max-device-gib", metavar="G", type=_size, help=about)
     sub.add_argument("--serving", action="store_true", help="check serving, not training")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from datetime import date
 
-from memcore.cli.arguments import Commands, command, json_option
+from memcore.cli.arguments import Commands, command, gpu, json_option
 from memcore.cli.printing import fail, listing, table
 from memcore.errors import did_you_mean, shown
 from memcore.units import money_text
@@ -14,7 +14,7 @@ from memcore.units import money_text
 def add(commands: Commands) -> None:
     about = "List what clouds ask for one GPU for one hour, with date and source."
     sub = command(commands, "prices", prices, about)
-    sub.add_argument("gpu", nargs="?", metavar="GPU", help="of this accelerator preset only")
+    sub.add_argument("gpu", nargs="?", metavar="GPU", type=gpu, help="of this accelerator only")
     json_option(sub)
 
 

@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from memcore.cli.arguments import Commands, command, model_option
+from memcore.cli.arguments import Commands, command, gpu_options, model_option
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import json_text, printable, table
 from memcore.cli.reading import config_called, model_asked, named, read
@@ -32,9 +32,7 @@ def add(commands: Commands) -> None:
     about = "all files of one job together; - is standard input"
     sub.add_argument("files", metavar="FILE", nargs="+", help=about)
     model_option(sub)
-    sub.add_argument("--gpu", metavar="NAME", default="", help="the GPU, which few files say")
-    about = "how many GPUs, in place of what a launcher says"
-    sub.add_argument("--gpus", metavar="N", type=int, default=0, help=about)
+    gpu_options(sub)
     about = "the plan alone, as JSON, for another command: ... | memplan evaluate -"
     sub.add_argument("--plan", dest="alone", action="store_true", help=about)
     sub.add_argument("--json", action="store_true", help="the plan and what is said of it, as JSON")
@@ -46,7 +44,8 @@ def _read(args: argparse.Namespace) -> int:
 
     texts = [text_of(PurePath(named(file)).name, read(file)) for file in args.files]
     model = model_asked(args)
-    found = read_files(texts, model=model, gpu=args.gpu, gpus=args.gpus, config_of=config_called)
+    on: dict[str, Any] = {"gpu": args.gpu or "", "gpus": args.gpus or 0}
+    found = read_files(texts, model=model, **on, config_of=config_called)
     if args.json:
         print(json_text({**found.to_dict(), "link": link_to([found.plan], args.base)}, indent=1))
         return 0

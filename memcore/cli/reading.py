@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from memcore.cli.arguments import gpu
 from memcore.cli.printing import printable
 from memcore.errors import Issue, PlanError, did_you_mean, shown, shown_path
 from memcore.units import GiB
@@ -180,6 +181,8 @@ def setting(text: str) -> tuple[str, Any]:
     field = field_named(name, "--set")
     if facts(field).own and (given.startswith("{") or os.path.isfile(given)):
         return field, read(given).decode(errors="replace").strip()
+    if field == "cluster.gpu":
+        given = gpu(given)
     kind = field_of(field).annotation
     if kind is bool and given.lower() in SWITCHES:
         return field, SWITCHES[given.lower()]

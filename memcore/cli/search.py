@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,12 @@ from memcore.cli.arguments import (
     Commands,
     command,
     count,
+    gpu,
     measured_option,
     plan_argument,
     target_options,
 )
+from memcore.cli.link import link_to
 from memcore.cli.printing import form_options, json_text, plan_title, printable, table, write_csv
 from memcore.cli.progress import Progress
 from memcore.cli.reading import given_plan, measured_of
@@ -45,7 +48,7 @@ def add(commands: Commands) -> None:
         "replicas, within the latency that --ttft and --tpot allow."
     )
     sub = command(commands, "search", _search, about)
-    plan_argument(sub)
+    plan_argument(sub, several=True)
     about = "search for serving: the best on each accelerator, or the best few on a single one"
     sub.add_argument("--serve", action="store_true", help=about)
     about = "users at once, with --serve; else the plan's serve.concurrency"
@@ -56,7 +59,9 @@ def add(commands: Commands) -> None:
     about = "try up to so many GPUs; else as many as the plan has, and fewer; with --serve any"
     sub.add_argument("--gpus-at-most", metavar="N", type=count, help=about)
     about = "choose from these accelerators; else the plan's own; with --serve, those with a price"
-    sub.add_argument("--gpu", metavar="NAME", nargs="+", action="extend", default=[], help=about)
+    sub.add_argument(
+        "--gpu", metavar="NAME", type=gpu, nargs="+", action="extend", default=[], help=about
+    )
     about = (
         "what may not change: the training (default), all but the rounding of states and products, "
         "or nothing (adapters, other optimizers and batches are tried too); with --serve, rounding "
@@ -196,9 +201,22 @@ def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _changes(point: Point) -> str:
-    said = ", ".join(f"{path} = {value}" for path, value in point.changes.items()) or "nothing"
+def _changes(point: Point, shared: Mapping[str, Any] | None = None) -> str:
+    """What a plan changes, but for what all of them do."""
+    own = {path: value for path, value in point.changes.items() if path not in (shared or {})}
+    said = _settings(own) or ("nothing else" if shared else "nothing")
     return said + (f" (the same with {_stages(point)})" if point.also else "")
+
+
+def _settings(changes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{path} = {value}" for path, value in changes.items())
+
+
+def _shared(points: Sequence[Point]) -> dict[str, Any]:
+    """What several plans all change, in the same way."""
+    first, *others = [p.changes for p in points] or [{}]
+    same = {k: v for k, v in first.items() if all(k in o and o[k] == v for o in others)}
+    return same if others else {}
 
 
 def _stages(point: Point) -> str:
@@ -207,7 +225,13 @@ def _stages(point: Point) -> str:
 
 def _readable(found: Found) -> Iterable[str]:
     nothing = "Nothing fits. More GPUs (--gpus-at-most), others (--gpu) or a looser --keep may."
-    yield from _ranked(found, "fit and may be the best", nothing, _table)
+    shared = _shared([*found.best, *found.pareto])
+    listed = functools.partial(_table, shared=shared)
+    said = iter(_ranked(found, "fit and may be the best", nothing, listed))
+    yield next(said)
+    if shared:
+        yield f"All of these set {_settings(shared)}."
+    yield from said
     if found.why:
         rows = [(c.label, signed_bytes(c.bytes), signed_seconds(c.seconds)) for c in found.why]
         yield "\n".join(table(("Why the best one wins: it changes", "peak", "step"), rows))
@@ -241,6 +265,7 @@ def _ranked(
             "Plans of one rank cannot be told apart. Those like the best must differ by "
             f"{found.apart.words}; what all of them are off by is no part of it."
         )
+    yield f"The best as a link: {link_to([found.best[0].plan])}"
 
 
 def _judged(found: Found, do: str) -> str:
@@ -295,7 +320,7 @@ def _server(plan: Plan, f: Mapping[str, Any], point: Point) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _table(title: str, points: Sequence[Point]) -> Iterable[str]:
+def _table(title: str, points: Sequence[Point], shared: Mapping[str, Any]) -> Iterable[str]:
     head: tuple[str, ...] = ("rank", "GPUs", "step", "tokens", "run", "to spare", "cost")
     head += (f"  {title}: changes",)
     beside = any("calibrated_seconds" in p.figures for p in points)
@@ -311,7 +336,7 @@ def _table(title: str, points: Sequence[Point]) -> Iterable[str]:
             seconds_text(p.figures["run_seconds"]),
             bytes_text(p.figures["headroom_bytes"]),
             money_text(p.figures["cost"]) if "cost" in p.figures else "-",
-            f"  {_changes(p)}",
+            f"  {_changes(p, shared)}",
         )
         for p in points
     ]

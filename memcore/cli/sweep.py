@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memcore.cli.arguments import Commands, command, measured_option, plan_argument
+from memcore.cli.arguments import Commands, command, gpu, measured_option, plan_argument
 from memcore.cli.printing import form_options, json_text, printable, table
 from memcore.cli.progress import Progress
 from memcore.cli.reading import (
@@ -145,6 +145,8 @@ def axis_of(text: str, option: str = "--axis") -> tuple[str, list[Any]]:
         found += _range(field, part, option) if ":" in part else [value_of(part)]
         if len(found) > MOST_VALUES:
             raise PlanError([Issue(f"{option} {field}", f"has more than {MOST_VALUES:,} values")])
+    if field == "cluster.gpu":
+        found = list(map(gpu, map(str, found)))
     refuse_others(field, found, option)
     return field, found
 

@@ -66,11 +66,27 @@ def preset(name: str) -> str:
     return max(fitting)[-1] if fitting else ""
 
 
+def called(name: str) -> str:
+    """The accelerator that a person means: what `preset` gives, else the one whose name has all of
+    these parts and the fewest others, as rtx-4090-24gb has of 4090; '' where several have."""
+    if found := preset(name):
+        return found
+    said = _parts(name)
+    sizes = {part for part in said if SIZE.fullmatch(part)}
+    within = [
+        (len(chip), one)
+        for one, chip, forms, memory in _known()
+        if said - sizes and said <= chip | forms | {f"{memory}gb"}
+    ]
+    fewest = [one for parts, one in within if parts == min(within)[0]]
+    return fewest[0] if len(fewest) == 1 else ""
+
+
 def _parts(name: str) -> frozenset[str]:
     """The parts of a name that tell GPUs apart: of NVIDIA-A100-SXM4-80GB a100, sxm and 80gb."""
     plain = re.sub(r"(sxm)\d", r"\1", name.lower())
-    plain = re.sub(r"(\d+)[-_ ]?gi?b", r"\1gb", plain)
-    plain = re.sub(r"(?<![a-z])(rtx|gtx|mi|tpu)[-_ ]?(?=\d)", r"\1-", plain)
+    plain = re.sub(r"(?<![a-z\d])(\d+)[-_ ]?gi?b?(?![a-z\d])", r"\1gb", plain)
+    plain = re.sub(r"(?<![a-z])(rtx|gtx|mi|tpu|gaudi)[-_ ]?(?=\d)", r"\1-", plain)
     return frozenset(part for part in re.split(r"[^a-z0-9]+", plain) if part)
 
 

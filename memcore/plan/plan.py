@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
-from memcore.errors import ALIKE, SHOWN, Issue, PlanError, did_you_mean, not_text, shown
+from memcore.errors import ALIKE, SHOWN, Issue, PlanError, did_you_mean, not_text, plain_name, shown
 from memcore.hardware import topology
 from memcore.hardware.accelerator import Accelerator, Node
 from memcore.kept import kept
@@ -2231,17 +2231,14 @@ def field_paths() -> tuple[str, ...]:
     return tuple(found)
 
 
-def _plain(name: str) -> str:
-    """A name without case and separators: people write micro-batch, microBatch and micro_batch."""
-    return "".join(c for c in name.lower() if c.isalnum())
-
-
 @functools.cache
 def _called() -> Mapping[str, tuple[str, ...]]:
     """Fields by all that they are called."""
     found: dict[str, tuple[str, ...]] = {}
     for path in field_paths():
-        for name in {*map(_plain, (path.rpartition(".")[2], title_of(path), *facts(path).names))}:
+        for name in {
+            *map(plain_name, (path.rpartition(".")[2], title_of(path), *facts(path).names))
+        }:
             found[name] = (*found.get(name, ()), path)
     return found
 
@@ -2252,7 +2249,7 @@ def meant(path: str, short: bool = False) -> str:
     which fields there are. `short`: those of its section without the section."""
     section, _, name = path.rpartition(".")
     section = section if section in SECTIONS else ""
-    plain, called = _plain(name), _called()
+    plain, called = plain_name(name), _called()
     inside = [field for field in field_paths() if field.startswith(section)]
 
     def one_of(fields: Iterable[str], more: str = "") -> str:
@@ -2263,7 +2260,7 @@ def meant(path: str, short: bool = False) -> str:
     if plain in called:
         return one_of(called[plain])
     for field in inside:
-        if word := next((w for w in words_of(field) or () if _plain(w) == plain), None):
+        if word := next((w for w in words_of(field) or () if plain_name(w) == plain), None):
             return one_of([field], f", which takes '{word}'")
     near = [name for name, fields in called.items() if any(f in inside for f in fields)]
     if close := difflib.get_close_matches(plain[:SHOWN], near, n=1, cutoff=ALIKE):

@@ -26,7 +26,7 @@ from typing import Any
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.kept import kept, seldom_collected
 from memcore.models import catalog
-from memcore.plan.plan import Plan, words_of
+from memcore.plan.plan import Plan, get, words_of
 from memcore.plan.rules import RULES as RULES_OF_PLANS
 from memcore.plan.rules import broken_rules, readers_of
 from memcore.quantity.reading import Values
@@ -465,7 +465,8 @@ class _Search:
 
     def kernels(self, plan: Plan, words: Changes) -> list[Changes]:
         """Kernels, attention and cross-entropy that a framework runs, without those that another
-        beats in memory and time, both with and without recomputation."""
+        beats in memory and time, both with and without recomputation. Of equal ones that which
+        changes the least."""
         named = {path: words[path] for path in DECIDE_KERNELS if path in words}
         key = (plan.cluster.gpu, tuple(named.items()))
         found = self._kernels.get(key)
@@ -477,7 +478,8 @@ class _Search:
         names = ("train.kernels", "train.attention", "train.cross_entropy")
         measured: list[tuple[Changes, dict[str, tuple[float, float]]]] = []
         others = [again for again in CHECKPOINTING if again not in ("none", "full")]
-        for values in itertools.product(*((words_of(n) or {}) for n in names)):
+        own = [sorted(words_of(n) or (), key=lambda w, n=n: w != get(plan, n)) for n in names]
+        for values in itertools.product(*own):
             chosen = dict(zip(names, values, strict=True))
             figures: dict[str, tuple[float, float]] = {}
             for again in ("none", "full", *others):

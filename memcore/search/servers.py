@@ -8,7 +8,7 @@ it; only where the weights alone are too large is nothing computed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -338,14 +338,16 @@ class _Run:
         if len(names) > 1:
             ways = sorted(self._of_each(ways), key=lambda w: w.score)
             listed = len(ways)
-        best = self._points(ways[:listed])
+        front = _front(self.ways)
+        ranks = self._ranks([*ways[:listed], *front])
+        best = [self._point(w, ranks[id(w)]) for w in ways[:listed]]
         served = {w.gpu for w in self.ways}
         return Found(
             evaluated=self.judged,
             fits=len(self.ways),
             excluded={k: n for k, n in sorted(self.excluded.items()) if n},
             best=tuple(best),
-            pareto=tuple(self._points(_front(self.ways))),
+            pareto=tuple(self._point(w, ranks[id(w)]) for w in front),
             why=(),
             stopped=stopped,
             apart=told(best[0].plan, best[0].plan) if best and self.by != HEADROOM else None,
@@ -369,13 +371,12 @@ class _Run:
             near = [w for w in of if told(of[0].plan, w.plan).same(of[0].score, w.score)]
             yield min(near, key=lambda w: w.thrift)
 
-    def _points(self, ways: Sequence[_Way]) -> list[Point]:
-        """In their order, each with its rank among them."""
+    def _ranks(self, ways: Iterable[_Way]) -> dict[int, int]:
+        """The rank of each way that is listed among all of these, by its identity."""
         told = of_room if self.by == HEADROOM else apart_serving
-        by_score = sorted(ways, key=lambda w: w.score)
+        by_score = sorted({id(w): w for w in ways}.values(), key=lambda w: w.score)
         ranks = ranked([w.plan for w in by_score], [w.score for w in by_score], told)
-        of = {id(w): rank for w, rank in zip(by_score, ranks, strict=True)}
-        return [self._point(w, of[id(w)]) for w in ways]
+        return {id(w): rank for w, rank in zip(by_score, ranks, strict=True)}
 
     def _point(self, way: _Way, rank: int) -> Point:
         rounded = any(k in way.words for k in ("weight_dtype", "kv_dtype"))

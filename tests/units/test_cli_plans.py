@@ -106,6 +106,22 @@ def test_fields_are_set_by_path_and_by_last_word(capsys: pytest.CaptureFixture[s
     assert err == ""
 
 
+@pytest.mark.parametrize(
+    ("asked", "gpu"),
+    [
+        (("--gpu", "h100"), "h100-sxm-80gb"),
+        (("--set", "gpu=RTX 4090"), "rtx-4090-24gb"),
+        (("--gpu", "A100 80GB"), "a100-sxm-80gb"),
+    ],
+)
+def test_a_gpu_is_called_as_people_call_it(
+    capsys: pytest.CaptureFixture[str], asked: tuple[str, ...], gpu: str
+) -> None:
+    plan, err = told(capsys, "7B", *asked, "--gpus", "4")
+    assert (plan.cluster.gpu, plan.cluster.gpus) == (gpu, 4)
+    assert f"is taken for {gpu}" in err
+
+
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_is_where_the_plan_begins(capsys: pytest.CaptureFixture[str], job: str) -> None:
     plan, _ = told(capsys, "7B", "--job", job, "--set", "gpus=1")
@@ -159,7 +175,9 @@ def test_what_changes_with_a_field_is_told(capsys: pytest.CaptureFixture[str]) -
         (["llama-3-8c"], "did you mean 'llama-3-8b'?"),
         (["plans/a.json"], "no such file or directory"),
         (["http://localhost:8501/"], "the link: says no plan"),
-        (["7B", "--set", "gpu=h100"], "--set cluster.gpu: no preset 'h100'; did you mean 'h100-"),
+        (["7B", "--gpu", "h10"], "--set cluster.gpu: no preset 'h10'; did you mean 'h100-"),
+        (["7B", "--gpu", "rtx 6000"], "--set cluster.gpu: no preset 'rtx 6000'; did you mean"),
+        (["7B", "--gpus", "two"], "--set cluster.gpus: 'two' is no number"),
         (["7B", "--set", "model=lama"], "--set model: no preset 'lama'; did you mean"),
         (["7B", "--set", "zero=9"], "--set train.zero: '9' is not from 0 to 3"),
         (["7B", "--set", "zero=two"], "--set train.zero: 'two' is no number"),

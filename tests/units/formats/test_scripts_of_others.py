@@ -185,12 +185,33 @@ def test_a_file_may_name_the_gpu(content, gpu):
         ("MI300X", "mi300x-192gb"),
         ("h100-nvl", "h100-nvl-94gb"),
         ("A10G", "a10g-24gb"),
+        ("A100 80G", "a100-sxm-80gb"),
+        ("gaudi3", "gaudi-3-128gb"),
+        ("4090", ""),
         ("gpu", ""),
         ("volta", ""),
     ],
 )
 def test_names_of_gpus_lead_to_presets(name, gpu):
     assert machines.preset(name) == gpu
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [
+        ("4090", "rtx-4090-24gb"),
+        ("4090-laptop", "rtx-4090-laptop-16gb"),
+        ("v5e", "tpu-v5e-16gb"),
+        ("dgx spark", "dgx-spark-gb10-128gb"),
+        ("h100", "h100-sxm-80gb"),
+        ("rtx 6000", ""),  # of Ada, or the Pro of Blackwell
+        ("4060", ""),  # Ti or laptop
+        ("80gb", ""),
+        ("", ""),
+    ],
+)
+def test_people_name_gpus_by_less(name, gpu):
+    assert machines.called(name) == gpu
 
 
 POD = """

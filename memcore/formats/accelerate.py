@@ -12,13 +12,12 @@ from memcore.formats.found import Around, Draft, Keys, mixed, positive, undersco
 
 FSDP1 = "FSDP 1's flat parameters are not planned: FSDP 2, which shards each by itself, is"
 LEFT = {
-    "fp8_config": "its fp8 recipe is not planned",
+    "its fp8 recipe is not planned": "fp8_config",
 }
 LEFT_OF_FSDP = {
-    "min_num_params": "layers are wrapped one by one here",
-    "forward_prefetch": "gathers run ahead as FSDP 2's do",
-    "backward_prefetch*": "gathers run ahead as FSDP 2's do",
-    "cpu_ram_efficient_loading": "host memory while loading is not planned",
+    "layers are wrapped one by one here": "min_num_params",
+    "gathers run ahead as FSDP 2's do": "forward_prefetch backward_prefetch*",
+    "host memory while loading is not planned": "cpu_ram_efficient_loading",
 }
 # FSDP's strategies, and the words and numbers that older files have for them.
 STRATEGIES = {
@@ -154,7 +153,7 @@ def _mesh(given: Keys, draft: Draft) -> None:
     if draft.count(keys, "dp_replicate_size") > 1:
         draft.read(keys, "parallel.shard_group", positive, "dp_shard_size")
     keys.take("dp_shard_size")
-    draft.end(keys, {"sp_*": "sequences cut by heads are not planned", "cp_*": "is not read"})
+    draft.end(keys, {"sequences cut by heads are not planned": "sp_*", "is not read": "cp_*"})
 
 
 def _deepspeed(keys: Keys, draft: Draft) -> None:

@@ -14,12 +14,11 @@ from memcore.formats.found import Around, Draft, Keys, positive, share
 ENGINES = {"huggingface": "transformers", "hf": "transformers", "vllm": "vllm", "sglang": "sglang"}
 LENGTH, SHARE = 4096, 0.7  # of vLLM and SGLang, where nobody says them
 LEFT = {
-    "adapter_name_or_path": "adapters of a server are not planned",
-    "vllm_max_lora_rank": "adapters of a server are not planned",
-    "vllm_config": "what it tells vLLM is not read",
-    "sglang_config": "what it tells SGLang is not read",
-    "quantization_*": "set serve.weight_dtype",
-    "rope_scaling": "changes to the model's config; give the config.json as it is then",
+    "adapters of a server are not planned": "adapter_name_or_path vllm_max_lora_rank",
+    "what it tells vLLM is not read": "vllm_config",
+    "what it tells SGLang is not read": "sglang_config",
+    "set serve.weight_dtype": "quantization_*",
+    "changes to the model's config; give the config.json as it is then": "rope_scaling",
 }
 
 

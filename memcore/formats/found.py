@@ -276,19 +276,21 @@ class Draft:
             self.put("train.lora_modules", ",".join(targets), key)
 
     def end(self, keys: Keys, left: Mapping[str, str], harmless: Sequence[str] = ()) -> None:
-        """The keys of a file that nothing was made of: those of `left`, with why, and the others.
-        In a name there '*' stands for anything; its keys are told together. What has a word of
-        `harmless` in its name moves neither memory nor time, and is not told."""
+        """The keys of a file that nothing was made of: those of `left`, by why they are, and the
+        others. Names there have blanks between, and '*' in one stands for anything; its keys are
+        told together. What has a word of `harmless` in its name moves neither memory nor time, and
+        is not told."""
+        why = {name: reason for reason, names in left.items() for name in names.split()}
         told: dict[str, list[str]] = {}
         for key in keys.rest():
-            name = next((name for name in left if _is(key, name)), "")
+            name = next((name for name in why if _is(key, name)), "")
             if name:
                 told.setdefault(name, []).append(keys.written(key))
             else:
                 self.unread.append(keys.written(key))
         self.unread = [key for key in self.unread if not any(word in key for word in harmless)]
         for name, same in told.items():
-            self.leave(", ".join(same), left[name])
+            self.leave(", ".join(same), why[name])
 
     def read(self, keys: Keys, path: str, how: Callable[[Any], Any], *named: str) -> Any:
         """What the first of some keys says of a field, if anything; what it says is returned."""

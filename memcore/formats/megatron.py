@@ -40,128 +40,82 @@ SWITCHES = (
 )
 GPT2_VOCABULARY, LLAMA_VOCABULARY = 50_257, 32_000
 LEFT = {
-    "optimizer_cpu_offload": "its optimizer on the CPU is not planned",
-    "cpu_offloading*": "activations in host memory are not planned for Megatron",
-    "zero_stage": "Megatron-DeepSpeed's ZeRO is not planned",
-    "decoder_first_pipeline_num_layers": "uneven stages are not planned",
-    "decoder_last_pipeline_num_layers": "uneven stages are not planned",
-    "pipeline_model_parallel_layout": "uneven stages are not planned",
-    "num_layers_in_*": "uneven stages are not planned",
-    "megatron_fsdp_version": "version 1 of Megatron-FSDP is planned",
-    "megatron_fsdp_main_params_dtype": "main weights in fp32 are planned",
-    "megatron_fsdp_grad_comm_dtype": "gradients are sent as they are summed",
-    "megatron_fsdp_*": "is not planned",
-    "fsdp_double_buffer": "buckets that are freed are planned, not double buffers",
-    "use_nccl_ub": "buckets that are freed are planned, not double buffers",
-    "nccl_ub": "buckets that are freed are planned, not double buffers",
-    "suggested_communication_unit_size": "its default is planned",
-    "outer_dp_sharding_strategy": "is not planned: states are cut over all ranks here",
-    "use_torch_fsdp2": "FSDP2 under Megatron is not planned: set train.framework to fsdp2",
-    "ds_sequence_parallel_size": "sequences cut by heads are not planned",
-    "hierarchical_context_parallel_sizes": "is not planned",
-    "rampup_batch_size": "the batch is the last one from the start here",
-    "num_distributed_optimizer_instances": "is not planned: states are cut over all ranks here",
-    "distribute_saved_activations": "is not planned",
-    "fine_grained_activation_offloading": "activations in host memory are not planned for Megatron",
-    "offload_modules": "activations in host memory are not planned for Megatron",
-    "optimizer_offload_fraction": "its optimizer on the CPU is not planned",
-    "fp4_*": "training in fp4 is not planned",
-    "fp8_param_gather": "set train.precision to fp8-params or mxfp8-params",
-    "cuda_graph_*": "is not planned",
-    "moe_expert_capacity_factor": "tokens that are dropped are not planned",
-    "moe_pad_expert_input_to_capacity": "tokens that are dropped are not planned",
-    "microbatch_group_size_per_virtual_pipeline_stage": "is not planned",
-    "cp_comm_type": "how sequences are exchanged is not read: rings are planned",
-    "window_size": "windows are not read from arguments; give the config.json beside them",
-    "linear_attention*": "layers of their own are not read; give the config.json beside them",
-    "experimental_attention_variant": "is not read from arguments; give the config.json",
-    "is_hybrid_model": "layers of their own are not read; give the config.json beside them",
-    "hybrid_*": "layers of their own are not read; give the config.json beside them",
-    "lora_*": "name the adapter in train.adapter",
-    "peft*": "name the adapter in train.adapter",
-    "zero_*": "Megatron-DeepSpeed's ZeRO is not planned",
-    "deepspeed": "Megatron-DeepSpeed's ZeRO is not planned",
-    "checkpoint_num_layers": "layers run again in groups: set train.recompute_num_layers",
-    "fp32_residual_connection": "a residual stream in fp32 is not planned",
-    "fp16_lm_cross_entropy": "a loss in fp16 is not planned",
-    "cross_entropy_*": "fused or not, the loss is planned as the vocabulary-parallel one",
-    **dict.fromkeys(
-        ("first_last_layers_bf16", "num_layers_at_*_in_bf16"), "some layers in bf16 are not planned"
+    "its optimizer on the CPU is not planned": "optimizer_cpu_offload optimizer_offload_fraction",
+    "activations in host memory are not planned for Megatron": (
+        "cpu_offloading* fine_grained_activation_offloading offload_modules"
     ),
-    **dict.fromkeys(
-        ("fp8_dot_product_attention", "fp8_multi_head_attention", "fp8_output_proj"),
-        "attention in 8 bits is not planned",
+    "Megatron-DeepSpeed's ZeRO is not planned": "zero_stage zero_* deepspeed",
+    "uneven stages are not planned": (
+        "decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers "
+        "pipeline_model_parallel_layout num_layers_in_*"
     ),
-    "fp8_wgrad": "gradients of weights are multiplied in 8 bits as the others are",
-    "keep_fp8_transpose_cache": "what is kept in 8 bits is as without it",
-    "reuse_grad_buf_for_mxfp8_param_ag": "gathered weights have room of their own here",
-    "store_param_remainders": "masters are whole here",
-    **dict.fromkeys(
-        ("delay_wgrad_compute", "defer_embedding_wgrad_compute", "wgrad_deferral_limit"),
-        "gradients of weights that wait are not planned",
+    "version 1 of Megatron-FSDP is planned": "megatron_fsdp_version",
+    "main weights in fp32 are planned": "megatron_fsdp_main_params_dtype",
+    "gradients are sent as they are summed": "megatron_fsdp_grad_comm_dtype",
+    "is not planned": (
+        "megatron_fsdp_* hierarchical_context_parallel_sizes distribute_saved_activations "
+        "cuda_graph_* microbatch_group_size_per_virtual_pipeline_stage optimizer_cuda_graph "
+        "decode_only_cuda_graphs microbatch_group_size_per_vp_stage "
+        "num_microbatches_with_partial_*"
     ),
-    **dict.fromkeys(
-        (
-            "moe_shared_expert_overlap",
-            "overlap_dispatch_backward*",
-            "overlap_p2p_*",
-            "batch_p2p_*",
-            "overlap_param_gather_with_optimizer_step",
-            "tp_comm_*",
-            "no_overlap_p2p_*",
-        ),
-        "what runs behind what is planned as without it",
+    "buckets that are freed are planned, not double buffers": "fsdp_double_buffer",
+    "buffers that NCCL registers are not planned": "use_nccl_ub nccl_ub",
+    "its default is planned": "suggested_communication_unit_size",
+    "Megatron's own FSDP is not planned": (
+        "outer_dp_sharding_strategy enable_full_sharding_in_hsdp fsdp_* torch_fsdp2_*"
     ),
-    **dict.fromkeys(("optimizer_cuda_graph", "decode_only_cuda_graphs"), "is not planned"),
-    "freeze_*": "frozen weights are not read: set train.frozen",
-    **dict.fromkeys(
-        ("outer_dp_sharding_strategy", "enable_full_sharding_in_hsdp", "fsdp_*", "torch_fsdp2_*"),
-        "Megatron's own FSDP is not planned",
+    "FSDP2 under Megatron is not planned: set train.framework to fsdp2": "use_torch_fsdp2",
+    "sequences cut by heads are not planned": "ds_sequence_parallel_size",
+    "the batch is the last one from the start here": "rampup_batch_size",
+    "is not planned: states are cut over all ranks here": "num_distributed_optimizer_instances",
+    "training in fp4 is not planned": "fp4_*",
+    "set train.precision to fp8-params or mxfp8-params": "fp8_param_gather",
+    "tokens that are dropped are not planned": (
+        "moe_expert_capacity_factor moe_pad_expert_input_to_capacity"
     ),
-    **dict.fromkeys(
-        ("gtp_*", "expert_gtp_*", "*_num_weight_shards", "use_layer_wise_distributed_optimizer"),
-        "weights that are cut otherwise are not planned",
+    "how sequences are exchanged is not read: rings are planned": "cp_comm_type",
+    "windows are not read from arguments; give the config.json beside them": "window_size",
+    "layers of their own are not read; give the config.json beside them": (
+        "linear_attention* is_hybrid_model hybrid_* moe_latent_size enable_mhc_* mhc_* "
+        "attention_output_gate dsa_* mamba_* heterogeneous_* linear_* mtp_use_repeated_layer "
+        "mtp_standalone"
     ),
-    **dict.fromkeys(
-        (
-            "moe_paged_stash*",
-            "moe_router_padding_*",
-            "moe_expert_rank_capacity_factor",
-            "moe_token_drop*",
-        ),
-        "rows of experts are as many as are chosen here",
+    "is not read from arguments; give the config.json": "experimental_attention_variant",
+    "name the adapter in train.adapter": "lora_* peft*",
+    "layers run again in groups: set train.recompute_num_layers": "checkpoint_num_layers",
+    "a residual stream in fp32 is not planned": "fp32_residual_connection",
+    "a loss in fp16 is not planned": "fp16_lm_cross_entropy",
+    "fused or not, the loss is planned as the vocabulary-parallel one": "cross_entropy_*",
+    "some layers in bf16 are not planned": "first_last_layers_bf16 num_layers_at_*_in_bf16",
+    "attention in 8 bits is not planned": (
+        "fp8_dot_product_attention fp8_multi_head_attention fp8_output_proj"
     ),
-    **dict.fromkeys(
-        (
-            "moe_latent_size",
-            "enable_mhc_*",
-            "mhc_*",
-            "attention_output_gate",
-            "dsa_*",
-            "mamba_*",
-            "heterogeneous_*",
-            "linear_*",
-            "mtp_use_repeated_layer",
-            "mtp_standalone",
-        ),
-        "layers of their own are not read; give the config.json beside them",
+    "gradients of weights are multiplied in 8 bits as the others are": "fp8_wgrad",
+    "what is kept in 8 bits is as without it": "keep_fp8_transpose_cache",
+    "gathered weights have room of their own here": "reuse_grad_buf_for_mxfp8_param_ag",
+    "masters are whole here": "store_param_remainders",
+    "gradients of weights that wait are not planned": (
+        "delay_wgrad_compute defer_embedding_wgrad_compute wgrad_deferral_limit"
     ),
-    "microbatch_group_size_per_vp_stage": "is not planned",
-    "num_microbatches_with_partial_*": "is not planned",
-    **dict.fromkeys(
-        ("variable_seq_lengths", "max_seqlen_per_dp_cp_rank", "rl_use_sequence_packing"),
-        "every sequence is taken to be as long as it may be",
+    "what runs behind what is planned as without it": (
+        "moe_shared_expert_overlap overlap_dispatch_backward* overlap_p2p_* batch_p2p_* "
+        "overlap_param_gather_with_optimizer_step tp_comm_* no_overlap_p2p_*"
     ),
-    "no_*fusion": "kernels that are not fused are not planned",
-    "memory_efficient_layer_norm": "norms keep what Transformer Engine's do",
-    **dict.fromkeys(
-        ("perform_rl_step", "grpo_*", "rl_*"), "rollouts are not read: set together and serve"
+    "frozen weights are not read: set train.frozen": "freeze_*",
+    "weights that are cut otherwise are not planned": (
+        "gtp_* expert_gtp_* *_num_weight_shards use_layer_wise_distributed_optimizer"
     ),
-    **dict.fromkeys(
-        ("ddp_bucket_size", "ddp_num_buckets"), "buckets have Megatron's own size here"
+    "rows of experts are as many as are chosen here": (
+        "moe_paged_stash* moe_router_padding_* moe_expert_rank_capacity_factor moe_token_drop*"
     ),
-    **dict.fromkeys(("use_nccl_ub", "nccl_ub"), "buffers that NCCL registers are not planned"),
-    "output_logit_dtype": "logits have the dtype of the arithmetic here",
+    "every sequence is taken to be as long as it may be": (
+        "variable_seq_lengths max_seqlen_per_dp_cp_rank rl_use_sequence_packing"
+    ),
+    "kernels that are not fused are not planned": "no_*fusion",
+    "norms keep what Transformer Engine's do": "memory_efficient_layer_norm",
+    "rollouts are not read: set together and serve": "perform_rl_step grpo_* rl_*",
+    "buckets have Megatron's own size here": "ddp_bucket_size ddp_num_buckets",
+    "logits have the dtype of the arithmetic here": "output_logit_dtype",
 }
 # Scripts that are given the same options and train nothing.
 OTHERS = re.compile(

@@ -218,12 +218,11 @@ def _sharded(keys: Keys, half: str, draft: Draft) -> None:
 
 
 LEFT_OF_FSDP = {
-    "dp_replicate_size": "set parallel.shard_group to the ranks that share a parameter",
-    "defer_fsdp_grad_sync": "gradients are reduced in each micro-batch here",
-    "logprob_*": "log-probabilities are taken in micro-batches of a training step",
-    "dynamic_batching*": "every micro-batch has as many sequences",
-    "train_mb_tokens": "every micro-batch has as many sequences",
-    "sequence_packing": "every sequence is taken to be as long as it may be",
+    "set parallel.shard_group to the ranks that share a parameter": "dp_replicate_size",
+    "gradients are reduced in each micro-batch here": "defer_fsdp_grad_sync",
+    "log-probabilities are taken in micro-batches of a training step": "logprob_*",
+    "every micro-batch has as many sequences": "dynamic_batching* train_mb_tokens",
+    "every sequence is taken to be as long as it may be": "sequence_packing",
 }
 
 

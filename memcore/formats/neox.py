@@ -16,15 +16,13 @@ from memcore.formats.found import Draft, Keys, UnsaidError, mixed, number, posit
 MARKS = {"pipe_parallel_size", "model_parallel_size", "num_layers", "hidden_size", "pos_emb"}
 VOCABULARY = 50_432  # of the 20B tokenizer, padded
 LEFT = {
-    "moe_*": "mixtures of experts are not read from these files; give the config.json",
-    "num_experts": "mixtures of experts are not read from these files; give the config.json",
-    "sequence_parallel": "set parallel.sequence_parallel",
-    "attention_config": "kinds of attention by layer are not read: all are full",
-    "use_mup": "widths of its own are not planned",
-    "partition_activations": "is not planned",
-    "zero_allow_untested_optimizer": "is not planned",
-    "te_*": "Transformer Engine's modules are not planned here",
-    "expansion_factor": "Mamba's layers are not read from these files; give the config.json",
+    "mixtures of experts are not read from these files; give the config.json": "moe_* num_experts",
+    "set parallel.sequence_parallel": "sequence_parallel",
+    "kinds of attention by layer are not read: all are full": "attention_config",
+    "widths of its own are not planned": "use_mup",
+    "is not planned": "partition_activations zero_allow_untested_optimizer",
+    "Transformer Engine's modules are not planned here": "te_*",
+    "Mamba's layers are not read from these files; give the config.json": "expansion_factor",
 }
 HARMLESS = (
     *("save", "load", "log", "eval", "data", "split", "lr", "init_method", "seed", "tokenizer"),

@@ -45,7 +45,7 @@ def read(content: str, draft: Draft) -> None:
     draft.otherwise("serve.kv_dtype", "fp16", "OLLAMA_KV_CACHE_TYPE")
     if ADAPTER.search(content):
         draft.leave("ADAPTER", "adapters of a server are not planned")
-    draft.end(keys, {"draft_*": "a draft model is not read: set serve.draft_model"})
+    draft.end(keys, {"a draft model is not read: set serve.draft_model": "draft_*"})
 
 
 def model(named: str) -> str:

@@ -67,19 +67,19 @@ NAMES = {
 PAIRED = {"dpo": PAIRS, "kto": SINGLE, "rm": ALONE, "kd": SINGLE}
 # Keys that move memory or time, and that no plan says.
 LEFT = {
-    "zpg": "ZeRO++'s own partitions are not planned",
-    "ds_tensor_parallel_size": "DeepSpeed's tensor parallelism is not planned",
-    "ring_attn_size": "set parallel.cp, which this framework has no plan for",
-    "packing_samples": "every sequence is taken to be as long as it may be",
-    "use_dynamic_batch": "every micro-batch has as many sequences",
-    "max_tokens_per_gpu": "every micro-batch has as many sequences",
-    "train.max_tokens_per_gpu": "every micro-batch has as many sequences",
-    "micro_rollout_batch_size": "rollouts are scored in micro-batches of a training step",
-    "enable_prefix_caching": "shared prompts are not planned with training",
-    "deepcompile": "DeepSpeed's own compiler is not planned",
-    "grad_accum_dtype": "gradients are summed in fp32",
-    "freezing_actor_steps": "the policy is trained from the first step",
-    "async_train": "generation beside a step of before is not planned",
+    "ZeRO++'s own partitions are not planned": "zpg",
+    "DeepSpeed's tensor parallelism is not planned": "ds_tensor_parallel_size",
+    "set parallel.cp, which this framework has no plan for": "ring_attn_size",
+    "every sequence is taken to be as long as it may be": "packing_samples",
+    "every micro-batch has as many sequences": (
+        "use_dynamic_batch max_tokens_per_gpu train.max_tokens_per_gpu"
+    ),
+    "rollouts are scored in micro-batches of a training step": "micro_rollout_batch_size",
+    "shared prompts are not planned with training": "enable_prefix_caching",
+    "DeepSpeed's own compiler is not planned": "deepcompile",
+    "gradients are summed in fp32": "grad_accum_dtype",
+    "the policy is trained from the first step": "freezing_actor_steps",
+    "generation beside a step of before is not planned": "async_train",
 }
 HARMLESS = (
     *("ckpt", "save", "logg", "wandb", "eval", "dataset", "data.", "input_", "_key", "adam."),

@@ -503,63 +503,49 @@ _COMMON = (
     ("serve.weight_dtype", WEIGHT, "quantization", "q"),
     ("serve.weight_dtype", word(HALVES), "dtype"),
 )
+CONFIG = "changes to the model's config; give the config.json as it is then"
 NOT_PLANNED = {
-    "enable_lora": "adapters of a server are not planned",
-    "max_loras": "adapters of a server are not planned",
-    "hf_overrides": "changes to the model's config; give the config.json as it is then",
-    "kv_transfer_config": "a cache that moves elsewhere is not planned",
-    "kv_cache_memory_bytes": "the cache takes what is left here",
-    "decode_context_parallel_size": "context parallelism of a server is not planned",
-    "mem_fraction*": "is not planned",
-    "enable_hierarchical_cache": "a cache in host memory is not planned",
-    "host_cache_size": "a cache in host memory is not planned",
-    "max_lora*": "adapters of a server are not planned",
-    "lora_*": "adapters of a server are not planned",
-    "num_gpu_blocks_override": "the cache takes what is left here",
-    "max_total_tokens": "the cache takes what is left here",
-    "max_tokens": "the cache takes what is left here",
-    "swap_space": "a cache in host memory is not planned",
-    "kv_offloading_*": "a cache in host memory is not planned",
-    "hicache_*": "a cache in host memory is not planned",
-    "cpu_offload_*": "weights in host memory are not planned for this engine",
-    "kt_*": "experts that the CPU computes are not planned",
-    "enable_eplb": "copies of experts are not planned",
-    "ep_num_redundant_experts": "copies of experts are not planned",
-    "num_redundant_experts": "copies of experts are not planned",
-    "prefill_context_parallel_size": "context parallelism of a server is not planned",
-    "disaggregation_mode": "servers that read prompts apart are not read: set serve.prefill",
-    "enable_dbo": "batches in two halves are not planned",
-    "enable_two_batch_overlap": "batches in two halves are not planned",
-    "mamba_ssm_cache_dtype": "set serve.state_dtype",
-    "mamba_cache_dtype": "set serve.state_dtype",
-    "mm_encoder_tp_mode": "how an image encoder is cut over GPUs is not planned",
-    "max_beam_width": "beams are not planned: one sequence a request is",
-    "moe_a2a_backend": "how experts exchange tokens is not read: set serve.moe_backend",
-    "torchao_config": "has no word in a plan; give the model's config.json",
-    "swa_full_tokens_ratio": "both caches take what their layers need here",
-    "json_model_override_args": "changes to the model's config; give the config.json as it is then",
-    "rope_scaling": "changes to the model's config; give the config.json as it is then",
-    "mamba_full_memory_ratio": "states take what their layers need here",
-    "max_mamba_cache_size": "states take what their layers need here",
-    **dict.fromkeys(
-        ("compilation_config", "max_seq_len_to_capture", "cudagraph_*", "cuda_graph_*", "O*"),
-        "graphs are those of the engine's default",
+    "adapters of a server are not planned": "enable_lora max_loras max_lora* lora_*",
+    CONFIG: "hf_overrides json_model_override_args rope_scaling",
+    "a cache that moves elsewhere is not planned": "kv_transfer_config",
+    "the cache takes what is left here": (
+        "kv_cache_memory_bytes num_gpu_blocks_override max_total_tokens max_tokens"
     ),
-    **dict.fromkeys(
-        ("enable_torch_compile", "torch_compile_config"), "kernels are the engine's own here"
+    "context parallelism of a server is not planned": (
+        "decode_context_parallel_size prefill_context_parallel_size"
     ),
-    **dict.fromkeys(
-        ("enable_prefix_caching", "enable_radix_cache"),
-        "set serve.shared_prefix to the tokens that prompts share",
+    "is not planned": "mem_fraction* calculate_kv_scales",
+    "a cache in host memory is not planned": (
+        "enable_hierarchical_cache host_cache_size swap_space kv_offloading_* hicache_*"
     ),
-    "max_prefill_tokens": "a forward reads at most one chunk here",
-    "moe_dense_tp_size": "dense layers are cut as the others are",
-    "max_attention_window": "windows keep only what they see here",
-    "sparse_attention_config": "sparse attention of the engine is not planned",
-    "mm_processor_cache_gb": "images kept in host memory are not planned",
-    "language_model_only": "a tower of images that is not loaded is planned with the model",
-    "num_scheduler_steps": "several steps at once are not planned",
-    "calculate_kv_scales": "is not planned",
+    "weights in host memory are not planned for this engine": "cpu_offload_*",
+    "experts that the CPU computes are not planned": "kt_*",
+    "copies of experts are not planned": (
+        "enable_eplb ep_num_redundant_experts num_redundant_experts"
+    ),
+    "servers that read prompts apart are not read: set serve.prefill": "disaggregation_mode",
+    "batches in two halves are not planned": "enable_dbo enable_two_batch_overlap",
+    "set serve.state_dtype": "mamba_ssm_cache_dtype mamba_cache_dtype",
+    "how an image encoder is cut over GPUs is not planned": "mm_encoder_tp_mode",
+    "beams are not planned: one sequence a request is": "max_beam_width",
+    "how experts exchange tokens is not read: set serve.moe_backend": "moe_a2a_backend",
+    "has no word in a plan; give the model's config.json": "torchao_config",
+    "both caches take what their layers need here": "swa_full_tokens_ratio",
+    "states take what their layers need here": "mamba_full_memory_ratio max_mamba_cache_size",
+    "graphs are those of the engine's default": (
+        "compilation_config max_seq_len_to_capture cudagraph_* cuda_graph_* O*"
+    ),
+    "kernels are the engine's own here": "enable_torch_compile torch_compile_config",
+    "set serve.shared_prefix to the tokens that prompts share": (
+        "enable_prefix_caching enable_radix_cache"
+    ),
+    "a forward reads at most one chunk here": "max_prefill_tokens",
+    "dense layers are cut as the others are": "moe_dense_tp_size",
+    "windows keep only what they see here": "max_attention_window",
+    "sparse attention of the engine is not planned": "sparse_attention_config",
+    "images kept in host memory are not planned": "mm_processor_cache_gb",
+    "a tower of images that is not loaded is planned with the model": "language_model_only",
+    "several steps at once are not planned": "num_scheduler_steps",
 }
 FREE = (
     *("kv_cache_free_gpu_memory_fraction", "kv_cache_free_gpu_mem_fraction"),
@@ -635,42 +621,25 @@ SERVERS: tuple[Server, ...] = (
         ),
         _llama,
         {
-            "mmproj": "an image encoder beside the model is not planned",
-            "ot": "tensors placed by a pattern are not planned",
-            "override_tensor": "tensors placed by a pattern are not planned",
-            "ts": "GPUs of different sizes are not planned",
-            "tensor_split": "GPUs of different sizes are not planned",
-            "swa_full": "windows keep only what they see here",
-            "cram": "prompts kept in host memory are not planned",
-            "cache_ram": "prompts kept in host memory are not planned",
-            "lora*": "adapters of a server are not planned",
-            "sm": "layers are shared out whole here: set serve.tp for rows",
-            "split_mode": "layers are shared out whole here: set serve.tp for rows",
-            "fit*": "what it moves to the host by itself is not planned: set serve.gpu_layers",
-            **dict.fromkeys(
-                ("kvu", "kv_unified"), "each slot has its own part of the context here"
+            "an image encoder beside the model is not planned": "mmproj",
+            "tensors placed by a pattern are not planned": "ot override_tensor",
+            "GPUs of different sizes are not planned": "ts tensor_split",
+            "windows keep only what they see here": "swa_full",
+            "prompts kept in host memory are not planned": "cram cache_ram",
+            "adapters of a server are not planned": "lora*",
+            "layers are shared out whole here: set serve.tp for rows": "sm split_mode",
+            "what it moves to the host by itself is not planned: set serve.gpu_layers": "fit*",
+            "each slot has its own part of the context here": "kvu kv_unified",
+            "GPUs of other machines are not planned": "rpc",
+            "states kept in host memory are not planned": (
+                "ctxcp ctx_checkpoints swa_checkpoints cpent checkpoint_every_nt"
             ),
-            "rpc": "GPUs of other machines are not planned",
-            **dict.fromkeys(
-                ("ctxcp", "ctx_checkpoints", "swa_checkpoints", "cpent", "checkpoint_every_nt"),
-                "states kept in host memory are not planned",
+            "a draft model's cache is as the model's here": (
+                "ctkd ctvd cd cache_type_k_draft cache_type_v_draft ctx_size_draft"
             ),
-            **dict.fromkeys(
-                (
-                    "ctkd",
-                    "ctvd",
-                    "cd",
-                    "cache_type_k_draft",
-                    "cache_type_v_draft",
-                    "ctx_size_draft",
-                ),
-                "a draft model's cache is as the model's here",
-            ),
-            "control_vector*": "control vectors are not planned",
-            "no_op_offload": "what the CPU computes is not read",
-            "spec_draft_ngl": "a draft model stands on the GPU here",
-            "ngld": "a draft model stands on the GPU here",
-            "gpu_layers_draft": "a draft model stands on the GPU here",
+            "control vectors are not planned": "control_vector*",
+            "what the CPU computes is not read": "no_op_offload",
+            "a draft model stands on the GPU here": "spec_draft_ngl ngld gpu_layers_draft",
         },
     ),
 )
@@ -691,11 +660,11 @@ SERVERS += (
         ),
         _tgi,
         {
-            "max_batch_total_tokens": "the cache takes what is left here",
-            "speculate": "guesses of Medusa's heads or of n-grams are not read",
-            "lora_adapters": "adapters of a server are not planned",
-            "cuda_graphs": "graphs are those of the engine's default",
-            "rope_*": NOT_PLANNED["rope_scaling"],
+            "the cache takes what is left here": "max_batch_total_tokens",
+            "guesses of Medusa's heads or of n-grams are not read": "speculate",
+            "adapters of a server are not planned": "lora_adapters",
+            "graphs are those of the engine's default": "cuda_graphs",
+            CONFIG: "rope_*",
         },
         "TGI",
     ),
@@ -714,13 +683,13 @@ SERVERS += (
         ),
         _lmdeploy,
         {
-            "cache_max_entry_count": "is a share of what weights leave, and vLLM's of all: set "
-            "serve.memory_utilization",
-            "adapters": "adapters of a server are not planned",
-            "rope_scaling_factor": NOT_PLANNED["rope_scaling"],
-            "enable_prefix_caching": NOT_PLANNED["enable_prefix_caching"],
-            "num_tokens_per_iter": "a forward reads at most one chunk here",
-            **{name: why for name, why in NOT_PLANNED.items() if name == "hf_overrides"},
+            "is a share of what weights leave, and vLLM's of all: set serve.memory_utilization": (
+                "cache_max_entry_count"
+            ),
+            "adapters of a server are not planned": "adapters",
+            CONFIG: "rope_scaling_factor hf_overrides",
+            "set serve.shared_prefix to the tokens that prompts share": "enable_prefix_caching",
+            "a forward reads at most one chunk here": "num_tokens_per_iter",
         },
         "LMDeploy",
     ),

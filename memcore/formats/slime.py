@@ -17,13 +17,13 @@ MARKS = {
     *("actor_num_gpus_per_node", "rollout_num_gpus_per_engine", "num_rollout"),
 }
 LEFT = {
-    "use_dynamic_batch_size": "every micro-batch has as many sequences",
-    "max_tokens_per_gpu": "set train.micro_batch to the sequences that so many tokens are",
-    "log_probs_*": "log-probabilities are taken in micro-batches of a training step",
-    "over_sampling_batch_size": "rollouts that are thrown away are not planned",
-    "sglang_*": "this option of SGLang's is not read: set serve",
-    "eval_*": "the peak of evaluation is not planned",
-    "rollout_num_gpus": "rollouts on GPUs of their own are planned on these",
+    "every micro-batch has as many sequences": "use_dynamic_batch_size",
+    "set train.micro_batch to the sequences that so many tokens are": "max_tokens_per_gpu",
+    "log-probabilities are taken in micro-batches of a training step": "log_probs_*",
+    "rollouts that are thrown away are not planned": "over_sampling_batch_size",
+    "this option of SGLang's is not read: set serve": "sglang_*",
+    "the peak of evaluation is not planned": "eval_*",
+    "rollouts on GPUs of their own are planned on these": "rollout_num_gpus",
 }
 HARMLESS = (
     *("prompt_data", "input_key", "label_key", "apply_chat_template", "rollout_shuffle", "rm_type"),

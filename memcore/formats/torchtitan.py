@@ -28,16 +28,17 @@ MODELS = {
 }
 OPTIMIZERS = {"Muon": "muon", "SGD": "sgd"}  # beside Adam's, which have an implementation
 LEFT = {
-    "enable_compiled_autograd": "a compiled backward is not planned by itself",
-    "early_step_in_backward": "an optimizer within backward is not planned",
-    "fsdp_reshard_after_forward": "groups of resharding are not planned",
-    "mixed_precision_reduce": "gradients are reduced in fp32 here",
-    "memory_budget": "a budget of memory is not planned",
-    "pipeline_parallel_layers_per_stage": "stages that are cut by hand are not planned",
-    "pipeline_parallel_split_points": "stages that are cut by hand are not planned",
-    "module_fqns_per_model_part": "stages that are cut by hand are not planned",
-    "disable_loss_parallel": "a loss that is not cut over ranks is not planned",
-    "per_op_sac_force_recompute_mm_shapes_by_fqns": "every other product of matrices is kept here",
+    "a compiled backward is not planned by itself": "enable_compiled_autograd",
+    "an optimizer within backward is not planned": "early_step_in_backward",
+    "groups of resharding are not planned": "fsdp_reshard_after_forward",
+    "gradients are reduced in fp32 here": "mixed_precision_reduce",
+    "a budget of memory is not planned": "memory_budget",
+    "stages that are cut by hand are not planned": (
+        "pipeline_parallel_layers_per_stage pipeline_parallel_split_points "
+        "module_fqns_per_model_part"
+    ),
+    "a loss that is not cut over ranks is not planned": "disable_loss_parallel",
+    "every other product of matrices is kept here": "per_op_sac_force_recompute_mm_shapes_by_fqns",
 }
 
 

@@ -27,10 +27,10 @@ OPTIMIZERS = {
     "torchao.prototype.low_bit_optim.AdamW8bit": "torchao-adamw8bit",
 }
 LEFT = {
-    "optimizer_in_bwd": "an optimizer within backward is not planned",
-    "quantizer": "quantization-aware training is not planned",
-    "tensor_parallel_dim": "tensor parallelism is not read",
-    "data_parallel_replicate_dim": "set parallel.shard_group to the ranks that share a parameter",
+    "an optimizer within backward is not planned": "optimizer_in_bwd",
+    "quantization-aware training is not planned": "quantizer",
+    "tensor parallelism is not read": "tensor_parallel_dim",
+    "set parallel.shard_group to the ranks that share a parameter": "data_parallel_replicate_dim",
 }
 
 
@@ -95,7 +95,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if keys.on("fsdp_cpu_offload"):
         draft.put("train.offload_parameters", "cpu", "fsdp_cpu_offload", True)
         draft.put("train.offload_optimizer", "cpu", "fsdp_cpu_offload", True)
-    draft.end(model, {"use_dora": "DoRA's magnitudes are not planned: LoRA is"})
+    draft.end(model, {"DoRA's magnitudes are not planned: LoRA is": "use_dora"})
     draft.end(keys, LEFT)
 
 

@@ -25,18 +25,18 @@ DEGREES = {"tp": "tensor_model", "pp": "pipeline_model", "cp": "context", "ep": 
            "etp": "expert_tensor"}  # fmt: skip
 # Keys that move memory or time, and that no plan says.
 LEFT = {
-    f"{ROLLOUT}.enable_prefix_caching": "shared prompts are not planned with training",
-    f"{ROLLOUT}.max_num_seqs": "as many rollouts as a GPU keeps generate at once here",
-    f"{ROLLOUT}.log_prob_*": "log-probabilities are taken in micro-batches of a training step",
-    f"{REF}.log_prob_*": "log-probabilities are taken in micro-batches of a training step",
-    f"{REF}.fsdp_config.*": "the reference is cut as the policy is",
-    f"{REF}.megatron.*": "the reference is cut as the policy is",
-    f"{ROLLOUT}.expert_parallel_size": "experts that an engine shares out: set serve and parallel",
-    f"{ROLLOUT}.data_parallel_size": "attention's own replicas beside training are not planned",
-    f"{ACTOR}.entropy_*": "entropy in chunks or recomputed is not planned",
-    "critic.*": "the critic is planned as the policy is, in its micro-batches",
-    "reward_model.*": "the reward model is planned with the policy's shape",
-    f"{ROLLOUT}.multi_turn.*": "turns of tools are not planned: a rollout is one answer",
+    "shared prompts are not planned with training": f"{ROLLOUT}.enable_prefix_caching",
+    "as many rollouts as a GPU keeps generate at once here": f"{ROLLOUT}.max_num_seqs",
+    "log-probabilities are taken in micro-batches of a training step": (
+        f"{ROLLOUT}.log_prob_* {REF}.log_prob_*"
+    ),
+    "the reference is cut as the policy is": f"{REF}.fsdp_config.* {REF}.megatron.*",
+    "experts that an engine shares out: set serve and parallel": f"{ROLLOUT}.expert_parallel_size",
+    "attention's own replicas beside training are not planned": f"{ROLLOUT}.data_parallel_size",
+    "entropy in chunks or recomputed is not planned": f"{ACTOR}.entropy_*",
+    "the critic is planned as the policy is, in its micro-batches": "critic.*",
+    "the reward model is planned with the policy's shape": "reward_model.*",
+    "turns of tools are not planned: a rollout is one answer": f"{ROLLOUT}.multi_turn.*",
 }
 HARMLESS = (
     *("_target_", ".profiler.", ".checkpoint.", ".policy_loss.", ".val_kwargs.", ".trace."),

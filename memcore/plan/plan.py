@@ -238,13 +238,7 @@ class Cluster(_Part):
         ge=1,
         le=1_000_000,
         key="gpus",
-        names=(
-            "num_gpus",
-            "gpu_count",
-            "world_size",
-            "n_gpu",
-            "devices",
-        ),
+        names=("num_gpus", "gpu_count", "world_size", "n_gpu", "devices"),
         group=HARDWARE,
         frees=True,
     )
@@ -256,10 +250,7 @@ class Cluster(_Part):
         ge=0,
         le=1_000,
         key="pernode",
-        names=(
-            "nproc_per_node",
-            "gpus_per_host",
-        ),
+        names=("nproc_per_node", "gpus_per_host"),
         auto=True,
         group=HARDWARE,
     )
@@ -275,13 +266,7 @@ class Cluster(_Part):
         ge=0,
         le=1_000_000,
         key="network",
-        names=(
-            "network_bandwidth",
-            "interconnect",
-            "infiniband",
-            "ethernet",
-            "efa",
-        ),
+        names=("network_bandwidth", "interconnect", "infiniband", "ethernet", "efa"),
         auto=True,
         group=HARDWARE,
         frees=True,
@@ -295,12 +280,7 @@ class Cluster(_Part):
         ge=0,
         le=1_000_000,
         key="dram",
-        names=(
-            "host_memory",
-            "cpu_memory",
-            "system_memory",
-            "ram",
-        ),
+        names=("host_memory", "cpu_memory", "system_memory", "ram"),
         auto=True,
         group=HARDWARE,
         frees=True,
@@ -315,11 +295,7 @@ class Parallel(_Part):
         ge=1,
         le=1024,
         key="tp",
-        names=(
-            "tensor_model_parallel_size",
-            "tensor_parallel_degree",
-            "tp_degree",
-        ),
+        names=("tensor_model_parallel_size", "tensor_parallel_degree", "tp_degree"),
         frees=True,
         steps=RANKS,
     )
@@ -330,11 +306,7 @@ class Parallel(_Part):
         ge=1,
         le=1024,
         key="pp",
-        names=(
-            "pipeline_model_parallel_size",
-            "pipeline_parallel_degree",
-            "stages",
-        ),
+        names=("pipeline_model_parallel_size", "pipeline_parallel_degree", "stages"),
         frees=True,
         steps=RANKS,
     )
@@ -345,11 +317,7 @@ class Parallel(_Part):
         ge=1,
         le=1024,
         key="cp",
-        names=(
-            "context_parallel_size",
-            "context_parallel_degree",
-            "ring_attention",
-        ),
+        names=("context_parallel_size", "context_parallel_degree", "ring_attention"),
         frees=True,
         steps=RANKS,
     )
@@ -361,10 +329,7 @@ class Parallel(_Part):
         ge=1,
         le=1024,
         key="ep",
-        names=(
-            "expert_model_parallel_size",
-            "expert_parallel_degree",
-        ),
+        names=("expert_model_parallel_size", "expert_parallel_degree"),
         frees=True,
         steps=RANKS,
     )
@@ -402,10 +367,7 @@ class Parallel(_Part):
         ge=1,
         le=128,
         key="vs",
-        names=(
-            "num_layers_per_virtual_pipeline_stage",
-            "interleaved",
-        ),
+        names=("num_layers_per_virtual_pipeline_stage", "interleaved"),
         lever=Switch(1),
     )
     account_for_embedding_in_pipeline_split: bool = declare(
@@ -432,10 +394,7 @@ class Parallel(_Part):
         ge=0,
         le=1_000_000,
         key="hsdp",
-        names=(
-            "hybrid_shard",
-            "data_parallel_shard_degree",
-        ),
+        names=("hybrid_shard", "data_parallel_shard_degree"),
         frees=True,
         auto=True,
         lever=Switch(0),
@@ -491,11 +450,7 @@ class Train(_Part):
         ge=1,
         le=65_536,
         key="mb",
-        names=(
-            "batch_size",
-            "per_device_train_batch_size",
-            "micro_batch_size",
-        ),
+        names=("batch_size", "per_device_train_batch_size", "micro_batch_size"),
         group=TOP,
         steps=BATCHES,
     )
@@ -507,13 +462,7 @@ class Train(_Part):
         ge=1,
         le=16_777_216,
         key="seq",
-        names=(
-            "sequence_length",
-            "max_length",
-            "max_seq_length",
-            "cutoff_len",
-            "context_length",
-        ),
+        names=("sequence_length", "max_length", "max_seq_length", "cutoff_len", "context_length"),
         group=TOP,
         steps=SEQUENCE_LENGTHS,
     )
@@ -523,14 +472,7 @@ class Train(_Part):
         "Precision",
         "Which dtype each copy of a weight has.",
         key="prec",
-        names=(
-            "dtype",
-            "mixed_precision",
-            "amp",
-            "bf16",
-            "fp16",
-            "fp8",
-        ),
+        names=("dtype", "mixed_precision", "amp", "bf16", "fp16", "fp8"),
         group=TOP,
         slider=True,
         lever=EachWord(OTHER),
@@ -541,12 +483,7 @@ class Train(_Part):
         "Checkpointing",
         "Which activations are recomputed instead of kept.",
         key="ckpt",
-        names=(
-            "gradient_checkpointing",
-            "activation_checkpointing",
-            "recompute",
-            "recomputation",
-        ),
+        names=("gradient_checkpointing", "activation_checkpointing", "recompute", "recomputation"),
         group=TOP,
         slider=True,
         lever=EachWord(),
@@ -559,11 +496,7 @@ class Train(_Part):
         ge=0,
         le=3,
         key="zero",
-        names=(
-            "zero_stage",
-            "deepspeed_stage",
-            "sharding_strategy",
-        ),
+        names=("zero_stage", "deepspeed_stage", "sharding_strategy"),
         frees=True,
         group=TOP,
     )
@@ -593,10 +526,7 @@ class Train(_Part):
         ge=1,
         le=1_000_000,
         key="accum",
-        names=(
-            "gradient_accumulation_steps",
-            "global_batch_size",
-        ),
+        names=("gradient_accumulation_steps", "global_batch_size"),
     )
     gradients: str = choice(
         GRADIENTS,
@@ -612,12 +542,7 @@ class Train(_Part):
         "Framework",
         "Who owns the training states, and which buffers live around them.",
         key="fw",
-        names=(
-            "fsdp",
-            "ddp",
-            "accelerate",
-            "backend",
-        ),
+        names=("fsdp", "ddp", "accelerate", "backend"),
     )
     optimizer: str = choice(
         OPTIMIZERS,
@@ -625,11 +550,7 @@ class Train(_Part):
         "Optimizer",
         "What is kept per parameter between steps.",
         key="opt",
-        names=(
-            "optim",
-            "optimizer_type",
-            "adam",
-        ),
+        names=("optim", "optimizer_type", "adam"),
     )
     overlap_comm: str = choice(
         OVERLAP,
@@ -783,11 +704,7 @@ class Train(_Part):
         "Kernels",
         "Whose layer code runs; it decides which tensors are saved.",
         key="kernels",
-        names=(
-            "use_liger_kernel",
-            "torch_compile",
-            "compiled",
-        ),
+        names=("use_liger_kernel", "torch_compile", "compiled"),
         lever=EachWord(),
     )
     attention: str = choice(
@@ -796,10 +713,7 @@ class Train(_Part):
         "Attention",
         "Which attention kernel runs.",
         key="attn",
-        names=(
-            "flash_attention",
-            "attn_implementation",
-        ),
+        names=("flash_attention", "attn_implementation"),
         lever=EachWord(),
     )
     cross_entropy: str = choice(
@@ -808,10 +722,7 @@ class Train(_Part):
         "Cross-entropy",
         "Whether fp32 logits exist.",
         key="loss",
-        names=(
-            "cut_cross_entropy",
-            "loss_function",
-        ),
+        names=("cut_cross_entropy", "loss_function"),
         lever=EachWord(),
     )
     ema: str = choice(
@@ -906,14 +817,7 @@ class Train(_Part):
         "Adapter",
         "Whether small adapters are trained in place of the model's weights.",
         key="adapter",
-        names=(
-            "peft",
-            "finetuning_type",
-            "finetuning",
-            "method",
-            "load_in_4bit",
-            "quantization",
-        ),
+        names=("peft", "finetuning_type", "finetuning", "method", "load_in_4bit", "quantization"),
     )
     allocator: str = choice(
         ALLOCATORS,
@@ -921,10 +825,7 @@ class Train(_Part):
         "Allocator",
         "How PyTorch's caching allocator takes memory from the GPU.",
         key="alloc",
-        names=(
-            "expandable_segments",
-            "pytorch_cuda_alloc_conf",
-        ),
+        names=("expandable_segments", "pytorch_cuda_alloc_conf"),
         lever=Switch("expandable"),
     )
     mtp_layers: int = number(
@@ -1020,11 +921,7 @@ class Train(_Part):
         "Offload optimizer",
         "Where the optimizer states live.",
         key="offopt",
-        names=(
-            "cpu_offload",
-            "zero_offload",
-            "offload",
-        ),
+        names=("cpu_offload", "zero_offload", "offload"),
         group="Offload",
         lever=EachWord(),
     )
@@ -1034,10 +931,7 @@ class Train(_Part):
         "Offload parameters",
         "Where the parameters live.",
         key="offpar",
-        names=(
-            "zero_infinity",
-            "offload_params",
-        ),
+        names=("zero_infinity", "offload_params"),
         group="Offload",
         lever=EachWord(),
     )
@@ -1102,10 +996,7 @@ class Train(_Part):
         ge=0,
         le=1_000,
         key="workers",
-        names=(
-            "num_workers",
-            "dataloader_num_workers",
-        ),
+        names=("num_workers", "dataloader_num_workers"),
         group="Offload",
     )
     loader_prefetch: int = number(
@@ -1137,10 +1028,7 @@ class Serve(_Part):
         "Engine",
         "The program that serves: what it takes between kernels, and what it allocates.",
         key="engine",
-        names=(
-            "server",
-            "backend",
-        ),
+        names=("server", "backend"),
     )
     tp: int = number(
         0,
@@ -1149,10 +1037,7 @@ class Serve(_Part):
         ge=0,
         le=1024,
         key="stp",
-        names=(
-            "tensor_parallel_size",
-            "tp_size",
-        ),
+        names=("tensor_parallel_size", "tp_size"),
         frees=True,
         auto=True,
         steps=(0, *RANKS),
@@ -1164,10 +1049,7 @@ class Serve(_Part):
         ge=0,
         le=1024,
         key="spp",
-        names=(
-            "pipeline_parallel_size",
-            "pp_size",
-        ),
+        names=("pipeline_parallel_size", "pp_size"),
         frees=True,
         auto=True,
         steps=(0, *RANKS),
@@ -1178,12 +1060,7 @@ class Serve(_Part):
         "Weight dtype",
         "How weights are stored for inference.",
         key="wdtype",
-        names=(
-            "quantization",
-            "dtype",
-            "awq",
-            "gptq",
-        ),
+        names=("quantization", "dtype", "awq", "gptq"),
     )
     moe_backend: str = choice(
         experts.CHOICES,
@@ -1200,10 +1077,7 @@ class Serve(_Part):
         "KV dtype",
         "How keys and values are cached.",
         key="kvdtype",
-        names=(
-            "kv_cache_dtype",
-            "cache_type_k",
-        ),
+        names=("kv_cache_dtype", "cache_type_k"),
     )
     value_dtype: str = choice(
         VALUE_DTYPES,
@@ -1230,11 +1104,7 @@ class Serve(_Part):
         ge=1,
         le=1_000_000,
         key="conc",
-        names=(
-            "users",
-            "max_concurrency",
-            "batch_size",
-        ),
+        names=("users", "max_concurrency", "batch_size"),
         group="Serving load",
     )
     max_num_seqs: int = number(
@@ -1246,10 +1116,7 @@ class Serve(_Part):
         ge=0,
         le=1_000_000,
         key="maxseqs",
-        names=(
-            "max_batch_size",
-            "max_running_requests",
-        ),
+        names=("max_batch_size", "max_running_requests"),
         group="Serving details",
     )
     state_dtype: str = choice(
@@ -1269,11 +1136,7 @@ class Serve(_Part):
         ge=1,
         le=16_777_216,
         key="prompt",
-        names=(
-            "input_len",
-            "isl",
-            "input_tokens",
-        ),
+        names=("input_len", "isl", "input_tokens"),
         group="Serving load",
     )
     output_len: int = number(
@@ -1284,12 +1147,7 @@ class Serve(_Part):
         ge=1,
         le=16_777_216,
         key="output",
-        names=(
-            "osl",
-            "max_tokens",
-            "output_tokens",
-            "max_new_tokens",
-        ),
+        names=("osl", "max_tokens", "output_tokens", "max_new_tokens"),
         group="Serving load",
     )
     images: int = number(
@@ -1321,12 +1179,7 @@ class Serve(_Part):
         ge=0,
         le=16_777_216,
         key="maxlen",
-        names=(
-            "max_model_len",
-            "context_length",
-            "ctx_size",
-            "num_ctx",
-        ),
+        names=("max_model_len", "context_length", "ctx_size", "num_ctx"),
         group="Serving details",
         auto=True,
     )
@@ -1359,10 +1212,7 @@ class Serve(_Part):
         ge=0,
         le=16_777_216,
         key="batched",
-        names=(
-            "max_num_batched_tokens",
-            "chunked_prefill_size",
-        ),
+        names=("max_num_batched_tokens", "chunked_prefill_size"),
         group="Serving details",
     )
     runtime: str = choice(
@@ -1372,10 +1222,7 @@ class Serve(_Part):
         "What starts the kernels. An engine that is named has its own, but eager leaves its graphs "
         "out.",
         key="runtime",
-        names=(
-            "enforce_eager",
-            "cuda_graphs",
-        ),
+        names=("enforce_eager", "cuda_graphs"),
         group="Serving details",
     )
     prefill: str = choice(
@@ -1395,10 +1242,7 @@ class Serve(_Part):
         ge=0,
         le=64,
         key="draft",
-        names=(
-            "num_speculative_tokens",
-            "speculative_num_draft_tokens",
-        ),
+        names=("num_speculative_tokens", "speculative_num_draft_tokens"),
         group="Serving details",
     )
     draft_model: str = choice(
@@ -1409,11 +1253,7 @@ class Serve(_Part):
         "draft that was trained for it (EAGLE-3, DFlash, Domino, DSpark); none: the text itself, "
         "which costs nothing.",
         key="drafter",
-        names=(
-            "speculative_model",
-            "speculative_algorithm",
-            "speculative_draft_model_path",
-        ),
+        names=("speculative_model", "speculative_algorithm", "speculative_draft_model_path"),
         own=lambda text: draft_from(text).label,
         group="Serving details",
         when=_not("serve.draft_tokens", 0),
@@ -1451,10 +1291,7 @@ class Serve(_Part):
         ge=0,
         le=100_000,
         key="ngl",
-        names=(
-            "n_gpu_layers",
-            "ngl",
-        ),
+        names=("n_gpu_layers", "ngl"),
         when=_llama_cpp,
     )
     cpu_moe_layers: int = number(
@@ -1493,11 +1330,7 @@ class Serve(_Part):
         ge=0.001,
         le=1_000_000,
         key="rate",
-        names=(
-            "request_rate",
-            "qps",
-            "rps",
-        ),
+        names=("request_rate", "qps", "rps"),
         group="Request stream",
         when=_is("serve.arrivals", "poisson", "regular"),
     )
@@ -1602,10 +1435,7 @@ class Serve(_Part):
         ge=0,
         le=1_000_000,
         key="slotpot",
-        names=(
-            "tpot",
-            "itl",
-        ),
+        names=("tpot", "itl"),
         group="",
     )
 
@@ -1617,11 +1447,7 @@ class Together(_Part):
         "Together with training",
         "What else runs on the GPUs that train.",
         key="with",
-        names=(
-            "rl",
-            "rlhf",
-            "algorithm",
-        ),
+        names=("rl", "rlhf", "algorithm"),
     )
     engine_tp: int = number(
         1,
@@ -1674,10 +1500,7 @@ class Together(_Part):
         ge=1,
         le=1_000_000,
         key="rollouts",
-        names=(
-            "num_generations",
-            "group_size",
-        ),
+        names=("num_generations", "group_size"),
         when=_is("together.kind", "grpo", "ppo"),
     )
 
@@ -1691,10 +1514,7 @@ class Run(_Part):
         ge=1,
         le=10**15,
         key="tokens",
-        names=(
-            "num_tokens",
-            "train_tokens",
-        ),
+        names=("num_tokens", "train_tokens"),
         steps=TOKENS,
         text=count_text,
     )
@@ -1708,11 +1528,7 @@ class Run(_Part):
         ge=0,
         le=100_000,
         key="within",
-        names=(
-            "deadline",
-            "max_days",
-            "time_limit",
-        ),
+        names=("deadline", "max_days", "time_limit"),
     )
     target_cost: float = number(
         0.0,
@@ -1723,10 +1539,7 @@ class Run(_Part):
         ge=0,
         le=10**12,
         key="budget",
-        names=(
-            "budget",
-            "max_cost",
-        ),
+        names=("budget", "max_cost"),
     )
     price_per_gpu_hour: float = number(
         0.0,
@@ -1737,10 +1550,7 @@ class Run(_Part):
         ge=0,
         le=10_000,
         key="price",
-        names=(
-            "cost",
-            "gpu_hour_price",
-        ),
+        names=("cost", "gpu_hour_price"),
     )
     watts_per_gpu: float = number(
         0.0,

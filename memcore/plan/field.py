@@ -110,20 +110,18 @@ def number(
     help: str,
     unit: str = "",
     *,
-    ge: float | None = None,
-    gt: float | None = None,
-    le: float | None = None,
+    within: tuple[float, float],
     zero: str = "",
     **facts: Any,
 ) -> Any:
-    """A field that takes a number within limits. `facts` are those of Facts."""
+    """A field that takes a number within limits, both of which it may be. `facts` are those of
+    Facts."""
     return Field(
         default=default,
         title=title,
         description=f"{help} 0: {zero}." if zero else help,
-        ge=ge,
-        gt=gt,
-        le=le,
+        ge=within[0],
+        le=within[1],
         json_schema_extra=Facts(unit=unit, zero=zero, **facts),
     )
 

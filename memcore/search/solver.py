@@ -233,10 +233,8 @@ def _values(plan: Plan, path: str, described: Facts) -> Sequence[Any]:
     left = described.auto and low == 0  # 0 is no number of it
     if field_of(path).annotation is float:
         n = FLOAT_STEPS
-        above = 1 if left or _excludes_least(path) else 0
-        return _Steps(range(math.ceil(low * n) + above, math.floor(high * n) + 1), n)
-    least = int(low) + (1 if left else 0)
-    every = range(least, int(high) + 1)
+        return _Steps(range(math.ceil(low * n) + left, math.floor(high * n) + 1), n)
+    every = range(int(low) + left, int(high) + 1)
     if path == "parallel.shard_group":
         ranks = plan.dp * plan.parallel.cp
         return [n for n in range(1, ranks + 1) if ranks % n == 0]
@@ -282,10 +280,6 @@ class _Steps(Sequence[float]):
         if isinstance(i, slice):
             return _Steps(self.of[i], self.per_unit)
         return self.of[i] / self.per_unit
-
-
-def _excludes_least(path: str) -> bool:
-    return any(hasattr(limit, "gt") for limit in field_of(path).metadata)
 
 
 def bookable(plan: Plan, most: int | None = None) -> Sequence[int]:

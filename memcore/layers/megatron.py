@@ -60,13 +60,7 @@ from memcore.tape.primitives import (
 )
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Gradients, Remade, Tape, Tensor
-from memcore.words.training import (
-    ALL_LINEAR,
-    MLA_UP_PROJ,
-    MOE,
-    MOE_ACT,
-    SHARED_EXPERTS,
-)
+from memcore.words.training import ALL_LINEAR, MLA_UP_PROJ, MOE, MOE_ACT, SHARED_EXPERTS
 
 OWN: Shape = (B, S / CP / SEQ)  # the tokens that this rank routes
 RESULTS: Shape = (B, HEADS / TP, S / CP, V_DIM)

@@ -6,6 +6,7 @@ One function per part. Shapes are (batch, sequence, width) unless said otherwise
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from memcore.tape import fused
 from memcore.tape.dims import (
@@ -548,6 +549,23 @@ def token_embedding(t: Tape, s: Structure, name: str = "embed_tokens") -> Tensor
     joined = s.traits.tied_embeddings or (s.depths is not None and s.depths.table == FIRST)
     x = wanted(t, embedding(t, name, ids, VOCAB / TP, D, joined))
     return scale(t, x, "scaled") if s.traits.embeddings_scaled else x
+
+
+def embed_dropped(name: str, dropped: str) -> Callable[[Tape, Structure], Tensor]:
+    """A token embedding, and the dropout behind it where the model has one, by their names."""
+
+    def embed(t: Tape, s: Structure) -> Tensor:
+        x = token_embedding(t, s, name)
+        return dropout(t, x, dropped) if s.traits.embedding_dropout else x
+
+    return embed
+
+
+def head_behind(
+    norm: Callable[..., Tensor], name: str = "norm", **how: Any
+) -> Callable[[Tape, Structure, Tensor], Tensor]:
+    """A language model's head behind a norm of this name; `how`: what else the norm is told."""
+    return lambda t, s, x: causal_lm_head(t, s, norm(t, x, name=name, **how))
 
 
 def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tensor:

@@ -94,14 +94,7 @@ from memcore.models.families import (
 from memcore.models.families.family import Family, labels
 from memcore.models.families.twins import TWINS
 from memcore.models.model import HARMLESS, Model
-from memcore.tape.structure import (
-    CAUSAL,
-    CLASSIFICATION,
-    EMBEDDING,
-    LABELLED,
-    MASKED,
-    SPANS,
-)
+from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, LABELLED, MASKED, SPANS
 
 
 class _Families(dict[str, Family]):

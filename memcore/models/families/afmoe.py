@@ -12,8 +12,8 @@ from memcore.layers.ops import (
     QUERIES,
     TOKENS,
     attention_core,
-    causal_lm_head,
     gated_mlp,
+    head_behind,
     query_key_value,
     slides,
     value_heads,
@@ -26,15 +26,7 @@ from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, HEAD_DIM, HEADS, KV_HEADS, SHARED_F, TP, D, Q
 from memcore.tape.kinds import FULL_NOPE, SLIDING, Part, is_dense, turns
-from memcore.tape.primitives import (
-    add,
-    cast,
-    heads_first,
-    keeps_result,
-    linear,
-    multiply,
-    scale,
-)
+from memcore.tape.primitives import add, cast, heads_first, keeps_result, linear, multiply, scale
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -103,10 +95,7 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return add(t, shared, routed_experts(t, s, x, weights, index), "shared and routed")
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, norm(t, x, "norm"))
-
-
+_head = head_behind(norm)
 FAMILY = Family(
     _config, embed, _layer, _head, kernels=HF_ONLY,
     classes=decoder_classes("Afmoe", classifier=False),

@@ -27,15 +27,7 @@ from memcore.models.families.whisper import ALIASES, HEARD_HEADS, across
 from memcore.models.model import Model
 from memcore.tape.dims import CP, POSITIONS, TP, VOCAB, D, F, Q, S, Shape
 from memcore.tape.kinds import EVERY, FULL, Part
-from memcore.tape.primitives import (
-    add,
-    dropout,
-    embedding,
-    heads_first,
-    layer_norm,
-    linear,
-    scale,
-)
+from memcore.tape.primitives import add, dropout, embedding, heads_first, layer_norm, linear, scale
 from memcore.tape.structure import CAUSAL, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memcore.layers.ops import TOKENS, causal_lm_head
+from memcore.layers.ops import TOKENS, head_behind
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.bart import DROPPED, LEARNED, OFFSET, feed_forward, placed
 from memcore.models.families.bart import self_attention as attention
@@ -56,10 +56,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     return feed_forward(t, s, attention(t, s, x, FULL))
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "layer_norm"))
-
-
+_head = head_behind(layer_norm, "layer_norm", width=D)
 FAMILY = Family(
     _config, _embed, _layer, _head, kernels=HF_ONLY, alone=True, classes=decoder_classes("BioGpt"),
 )  # fmt: skip

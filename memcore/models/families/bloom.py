@@ -9,8 +9,8 @@ from memcore.layers.ops import (
     QUERIES,
     SCORES,
     TOKENS,
-    causal_lm_head,
     core,
+    head_behind,
     masked,
     token_embedding,
     weighted_values,
@@ -102,10 +102,7 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return linear(t, "dense", out, Q / TP, D, bias=True)
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
-
-
+_head = head_behind(layer_norm, "ln_f", width=D)
 FAMILY = Family(
     _config, _embed, _layer, _head, attentions=("eager",),
     aliases={

@@ -5,15 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memcore.layers.ops import (
-    HIDDEN,
-    KEYS,
-    QUERIES,
-    TOKENS,
-    attention_core,
-    plain_mlp,
-    value_heads,
-)
+from memcore.layers.ops import HIDDEN, KEYS, QUERIES, TOKENS, attention_core, plain_mlp, value_heads
 from memcore.models.config import Keys
 from memcore.models.families import vit
 from memcore.models.families.family import HF_ONLY, MASK, Family, encoder

@@ -12,8 +12,8 @@ from memcore.layers.ops import (
     QUERIES,
     TOKENS,
     attention_core,
-    causal_lm_head,
     gated_mlp,
+    head_behind,
     query_key_value,
     value_heads,
 )
@@ -106,10 +106,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return linear(t, "o_proj", out, Q / TP, D, bias)
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, _norm(t, x, "norm"))
-
-
+_head = head_behind(_norm)
 FAMILIES = {
     name: Family(
         config, embed, _layer, _head, kernels=HF_ONLY,

@@ -4,6 +4,7 @@ transformers runs one expert after another."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from memcore.errors import shown
 from memcore.layers.experts import routed_experts, taken, top_k
@@ -14,8 +15,8 @@ from memcore.layers.ops import (
     TOKENS,
     activation,
     attention_core,
-    causal_lm_head,
     dropped,
+    head_behind,
     rotary,
     rotary_tables,
     token_embedding,
@@ -100,10 +101,6 @@ def _activation(ffn: Keys) -> str:
         ffn.fail("ffn_act_fn", f'{shown(given)} is not known; use {{"name": "silu"}} or gelu')
         return "silu"
     return str(word)
-
-
-def _embed(t: Tape, s: Structure) -> Tensor:
-    return token_embedding(t, s, "wte")
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -225,10 +222,8 @@ def _summed(t: Tape, x: Tensor, rows: Tensor, places: Tensor) -> Tensor:
     return out
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "norm_f", bias=False))
-
-
+_embed = partial(token_embedding, name="wte")
+_head = head_behind(layer_norm, "norm_f", width=D, bias=False)
 FAMILY = Family(
     _config, _embed, _layer, _head, kernels=HF_ONLY,
     aliases={

@@ -23,20 +23,7 @@ from memcore.models.config import Keys
 from memcore.models.families import bert
 from memcore.models.families.family import MASK, encoder
 from memcore.models.model import Model
-from memcore.tape.dims import (
-    BUCKETS,
-    CLASSES,
-    CP,
-    HEAD_DIM,
-    HEADS,
-    TP,
-    VOCAB,
-    B,
-    D,
-    Q,
-    S,
-    Shape,
-)
+from memcore.tape.dims import BUCKETS, CLASSES, CP, HEAD_DIM, HEADS, TP, VOCAB, B, D, Q, S, Shape
 from memcore.tape.kinds import Part, Role
 from memcore.tape.primitives import (
     Reused,

@@ -58,14 +58,7 @@ from memcore.tape.dims import (
     S,
     Shape,
 )
-from memcore.tape.kinds import (
-    SLIDING,
-    Part,
-    coarse,
-    fine,
-    hashed,
-    is_hashed,
-)
+from memcore.tape.kinds import SLIDING, Part, coarse, fine, hashed, is_hashed
 from memcore.tape.primitives import (
     add,
     cast,

@@ -9,14 +9,7 @@ from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import gated_mlp
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
-from memcore.models.families.llama import (
-    attention,
-    embed,
-    head,
-    layer,
-    llama_like,
-    unless_said,
-)
+from memcore.models.families.llama import attention, embed, head, layer, llama_like, unless_said
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, SHARED_F, TP, D

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from memcore.layers.ops import (
     KEYS,
@@ -10,8 +11,8 @@ from memcore.layers.ops import (
     REPEATED_KEYS,
     SCORES,
     attention_core,
-    causal_lm_head,
     core,
+    head_behind,
     masked,
     plain_mlp,
     rotary,
@@ -76,10 +77,6 @@ def _config(k: Keys, label: str) -> Model:
     )
 
 
-def _embed(t: Tape, s: Structure) -> Tensor:
-    return token_embedding(t, s, "word_embeddings")
-
-
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     traits = s.traits
     h = layer_norm(t, x, D, "ln_attn" if traits.two_norms else "input_layernorm")
@@ -133,10 +130,8 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return linear(t, "dense", out, Q / TP, D, s.traits.mlp_bias)
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
-
-
+_embed = partial(token_embedding, name="word_embeddings")
+_head = head_behind(layer_norm, "ln_f", width=D)
 FAMILY = Family(
     _config, _embed, _layer, _head,
     # As its files had them before transformers knew it, and the first as they have it still.

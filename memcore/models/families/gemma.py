@@ -23,13 +23,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families import llama
-from memcore.models.families.family import (
-    HF_ONLY,
-    WITH_LIGER,
-    Family,
-    decoder_classes,
-    layer_kinds,
-)
+from memcore.models.families.family import HF_ONLY, WITH_LIGER, Family, decoder_classes, layer_kinds
 from memcore.models.families.llama import llama_like, windowed
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, TP, D, Q

@@ -14,8 +14,8 @@ from memcore.layers.ops import (
     TOKENS,
     activation,
     attention_core,
-    causal_lm_head,
     gated_mlp,
+    head_behind,
     l2_norm,
     rms_norm_fp32_weight,
     rotary_tables,
@@ -284,10 +284,7 @@ def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
         return multiply(t, weights, factors, "weights, scaled"), index
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, _norm(t, x, "norm"))
-
-
+_head = head_behind(_norm)
 FAMILY = Family(
     _config, embed, _one_result, _head, kernels=HF_ONLY,
     classes={"Gemma4ForCausalLM": CAUSAL, "Gemma4TextModel": EMBEDDING},

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from memcore.layers.ops import KEYS, QUERIES, TOKENS, attention_core, causal_lm_head, plain_mlp
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    TOKENS,
+    attention_core,
+    dropped,
+    head_behind,
+    plain_mlp,
+)
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import MASK, WITH_MEGATRON, Family
 from memcore.models.model import Model
@@ -83,13 +91,11 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         )
         h = attention_core(t, s, q, k, v, kind, softmax_fp32=False)
         h = linear(t, "c_proj", h, Q / TP, D, bias=True, transposed=True)
-        if s.traits.residual_dropout:
-            h = dropout(t, h, "resid_dropout")
+        h = dropped(t, s, h, "resid_dropout")
     x = add(t, x, h, "residual")
     h = t.again(MLP, lambda x: _mlp(t, s, x), x)
     with t.scope("mlp"):
-        if s.traits.residual_dropout:
-            h = dropout(t, h, "dropout")
+        h = dropped(t, s, h, "dropout")
     return add(t, x, h, "residual")
 
 
@@ -99,10 +105,7 @@ def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return plain_mlp(t, h, s.traits.activation, True, ("c_fc", "c_proj"), transposed=True)
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
-
-
+_head = head_behind(layer_norm, "ln_f", width=D)
 FAMILY = Family(
     _config, embed, _layer, _head, arguments=MASK, kernels=WITH_MEGATRON,
     aliases=ALIASES,

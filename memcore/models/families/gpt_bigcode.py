@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memcore.layers.ops import KEYS, QUERIES, TOKENS, attention_core, causal_lm_head, plain_mlp
+from memcore.layers.ops import (
+    KEYS,
+    QUERIES,
+    TOKENS,
+    attention_core,
+    dropped,
+    head_behind,
+    plain_mlp,
+)
 from memcore.models.config import Keys
 from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.gpt2 import ALIASES, config_of, embed
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, KV, QKV, TP, D, Q
 from memcore.tape.kinds import Part
-from memcore.tape.primitives import add, dropout, heads_first, layer_norm, linear, split
+from memcore.tape.primitives import add, heads_first, layer_norm, linear, split
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -42,22 +50,15 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             joint = heads_first(t, joint, joint.shape, copies_grad=True)
             q, k, v = split(t, joint, (QUERIES, KEYS, KEYS))
         h = attention_core(t, s, q, k, v, kind)
-        h = linear(t, "c_proj", h, Q / TP, D, bias=True)
-        if s.traits.residual_dropout:
-            h = dropout(t, h, "resid_dropout")
+        h = dropped(t, s, linear(t, "c_proj", h, Q / TP, D, bias=True), "resid_dropout")
     x = add(t, h, x, "residual")
     h = layer_norm(t, x, D, "ln_2")
     with t.scope("mlp"):
-        h = plain_mlp(t, h, s.traits.activation, True, ("c_fc", "c_proj"))
-        if s.traits.residual_dropout:
-            h = dropout(t, h, "dropout")
+        h = dropped(t, s, plain_mlp(t, h, s.traits.activation, True, ("c_fc", "c_proj")), "dropout")
     return add(t, x, h, "residual")
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
-
-
+_head = head_behind(layer_norm, "ln_f", width=D)
 FAMILY = Family(
     _config, _embed, _layer, _head, aliases=ALIASES, classes=decoder_classes("GPTBigCode")
 )

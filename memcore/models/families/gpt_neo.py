@@ -10,8 +10,9 @@ from memcore.layers.ops import (
     KEYS,
     QUERIES,
     attention_core,
-    causal_lm_head,
     core,
+    dropped,
+    head_behind,
     masked,
     plain_mlp,
     value_heads,
@@ -24,14 +25,7 @@ from memcore.models.families.gpt2 import embed
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, TP, D, Q, S
 from memcore.tape.kinds import FULL, SLIDING, Part
-from memcore.tape.primitives import (
-    add,
-    dropout,
-    heads_first,
-    layer_norm,
-    linear,
-    masked_fill,
-)
+from memcore.tape.primitives import add, heads_first, layer_norm, linear, masked_fill
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -93,9 +87,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     x = add(t, _attention(t, s, layer_norm(t, x, D, "ln_1"), kind), x, "residual")
     h = layer_norm(t, x, D, "ln_2")
     with t.scope("mlp"):
-        h = plain_mlp(t, h, s.traits.activation, True, ("c_fc", "c_proj"))
-        if s.traits.residual_dropout:
-            h = dropout(t, h, "dropout")
+        h = dropped(t, s, plain_mlp(t, h, s.traits.activation, True, ("c_fc", "c_proj")), "dropout")
     return add(t, x, h, "residual")
 
 
@@ -119,13 +111,10 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             # transformers tells FlashAttention of no window
             out = attention_core(t, s, q, k, v, kind if s.served else FULL)
         out = linear(t, "out_proj", out, Q / TP, D, bias=True)
-        return dropout(t, out, "resid_dropout") if s.traits.residual_dropout else out
+        return dropped(t, s, out, "resid_dropout")
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
-
-
+_head = head_behind(layer_norm, "ln_f", width=D)
 FAMILY = Family(
     _config, embed, _layer, _head, attentions=("eager", "flash"),
     aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},

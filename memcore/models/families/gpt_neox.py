@@ -6,18 +6,19 @@ from memcore.layers.ops import (
     KEYS,
     QUERIES,
     attention_core,
-    causal_lm_head,
+    dropped,
+    embed_dropped,
+    head_behind,
     partial_rotary,
     plain_mlp,
     rotary_tables,
-    token_embedding,
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import Family, decoder_classes
 from memcore.models.model import Model
 from memcore.tape.dims import QKV, TP, D, Q
 from memcore.tape.kinds import Part
-from memcore.tape.primitives import add, dropout, heads_first, layer_norm, linear, split
+from memcore.tape.primitives import add, heads_first, layer_norm, linear, split
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -52,23 +53,16 @@ def _config(k: Keys, label: str) -> Model:
     )
 
 
-def _embed(t: Tape, s: Structure) -> Tensor:
-    x = token_embedding(t, s, "embed_in")
-    return dropout(t, x, "emb_dropout") if s.traits.embedding_dropout else x
-
-
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     attended = _attention(t, s, layer_norm(t, x, D, "input_layernorm"), kind)
-    if s.traits.residual_dropout:
-        attended = dropout(t, attended, "post_attention_dropout")
+    attended = dropped(t, s, attended, "post_attention_dropout")
     beside = s.traits.parallel_residual
     if not beside:
         attended = add(t, attended, x, "attention residual")
     h = layer_norm(t, x if beside else attended, D, "post_attention_layernorm")
     with t.scope("mlp"):
         h = plain_mlp(t, h, s.traits.activation, True, ("dense_h_to_4h", "dense_4h_to_h"))
-    if s.traits.residual_dropout:
-        h = dropout(t, h, "post_mlp_dropout")
+    h = dropped(t, s, h, "post_mlp_dropout")
     out = add(t, h, attended, "MLP and attention")
     return add(t, out, x, "residual") if beside else out
 
@@ -84,8 +78,6 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return linear(t, "dense", out, Q / TP, D, bias)
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "final_layer_norm"))
-
-
+_embed = embed_dropped("embed_in", "emb_dropout")
+_head = head_behind(layer_norm, "final_layer_norm", width=D)
 FAMILY = Family(_config, _embed, _layer, _head, classes=decoder_classes("GPTNeoX"))

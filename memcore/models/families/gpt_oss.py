@@ -15,8 +15,8 @@ from memcore.layers.ops import (
     TOKENS,
     attention_core,
     behind_norm,
-    causal_lm_head,
     core,
+    head_behind,
     mask_of,
     masked,
     query_key_value,
@@ -217,10 +217,7 @@ def clamped_gate(t: Tape, gate: Tensor, up: Tensor) -> Tensor:
 STACKS = Stacks(_gate, transposed=True, biases=True)
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, rms_norm_fp32_weight(t, x, "norm"))
-
-
+_head = head_behind(rms_norm_fp32_weight)
 # Its sinks need a kernel that takes them: eager, or FlashAttention 3 and later.
 FAMILY = Family(
     _config, embed, _layer, _head, attentions=("eager", "flash"), kernels=HF_OR_MEGATRON,

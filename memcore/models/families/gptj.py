@@ -10,11 +10,12 @@ from memcore.layers.ops import (
     QUERIES,
     TOKENS,
     attention_core,
-    causal_lm_head,
     core,
+    dropped,
+    embed_dropped,
+    head_behind,
     masked,
     plain_mlp,
-    token_embedding,
     value_heads,
     weighted_values,
     wide_scores,
@@ -28,7 +29,6 @@ from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
     contiguous,
-    dropout,
     heads_first,
     layer_norm,
     linear,
@@ -72,18 +72,12 @@ def _config(k: Keys, label: str) -> Model:
     )
 
 
-def _embed(t: Tape, s: Structure) -> Tensor:
-    x = token_embedding(t, s, "wte")
-    return dropout(t, x, "drop") if s.traits.embedding_dropout else x
-
-
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = layer_norm(t, x, D, "ln_1")
     attended = _attention(t, s, h)
     with t.scope("mlp"):
         h = plain_mlp(t, h, s.traits.activation, True, ("fc_in", "fc_out"))
-        if s.traits.residual_dropout:
-            h = dropout(t, h, "dropout")
+        h = dropped(t, s, h, "dropout")
     return add(t, add(t, attended, h, "attention and MLP"), x, "residual")
 
 
@@ -110,7 +104,7 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
             out = attention_core(t, s, q, k, v, "full")
         t.use(turned_k, turned_q)  # have names until attention returns
         out = linear(t, "out_proj", out, Q / TP, D, bias=False)
-        return dropout(t, out, "resid_dropout") if s.traits.residual_dropout else out
+        return dropped(t, s, out, "resid_dropout")
 
 
 def _turned(t: Tape, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
@@ -122,10 +116,8 @@ def _turned(t: Tape, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
     return contiguous(t, part, x.shape, f"{name}, joined", other=rest), part
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "ln_f"))
-
-
+_embed = embed_dropped("wte", "drop")
+_head = head_behind(layer_norm, "ln_f", width=D)
 FAMILY = Family(
     _config, _embed, _layer, _head, attentions=("eager", "flash"), losses=("eager", "fused"),
     aliases=ALIASES, classes=decoder_classes("GPTJ"),

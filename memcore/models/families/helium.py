@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from memcore.layers.ops import causal_lm_head, gated_mlp, rms_norm_fp32_weight
+from memcore.layers.ops import gated_mlp, head_behind, rms_norm_fp32_weight
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
 from memcore.models.families.llama import attention, embed, llama_like
@@ -41,8 +41,5 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     return add(t, x, gated_mlp(t, s, _norm(t, x, "post_attention_layernorm")), "residual")
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, _norm(t, x, "norm"))
-
-
+_head = head_behind(_norm)
 FAMILY = Family(_config, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("Helium"))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from memcore.layers.experts import routed_experts, softmax_router
-from memcore.layers.ops import causal_lm_head, gated_mlp, rms_norm
+from memcore.layers.ops import gated_mlp, head_behind, rms_norm
 from memcore.layers.recurrent import normed_mamba_mixer
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
@@ -76,10 +76,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return add(t, x, routed_experts(t, s, h, weights, index), "residual")
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, rms_norm(t, x, "final_layernorm"))
-
-
+_head = head_behind(rms_norm, "final_layernorm")
 FAMILY = Family(
     _config, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("Jamba"),
     aliases={"num_local_experts": "num_experts"},

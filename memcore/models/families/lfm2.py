@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from memcore.errors import shown
 from memcore.layers.experts import divided, routed_experts, top_k
-from memcore.layers.ops import activation, causal_lm_head, rms_norm
+from memcore.layers.ops import activation, head_behind, rms_norm
 from memcore.layers.recurrent import short_convolution
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes, mixed_kinds
@@ -121,10 +121,7 @@ def _router(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor]:
         return scale(t, weights, "weights, scaled"), index
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, rms_norm(t, x, "embedding_norm"))
-
-
+_head = head_behind(rms_norm, "embedding_norm")
 FAMILIES = {
     "lfm2": Family(
         _lfm2, embed, _layer, _head, kernels=HF_ONLY,

@@ -13,6 +13,7 @@ from memcore.layers.ops import (
     activation,
     attention_core,
     classes_loss,
+    dropped,
     labelled_loss,
     logits_loss,
     query_key_value,
@@ -153,7 +154,7 @@ def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
         joint = linear(t, "Wi", x, D, FUSED / TP, bias)
         given, gate = split(t, joint, [(*TOKENS, F / TP)] * 2)
         h = multiply(t, activation(t, given, s.traits.activation), gate, "act x gate")
-        h = dropout(t, h, "drop") if s.traits.residual_dropout else h
+        h = dropped(t, s, h, "drop")
         return linear(t, "Wo", h, F / TP, D, bias)
 
 

@@ -44,8 +44,7 @@ def _embed(t: Tape, s: Structure) -> tuple[Tensor, Tensor]:
     places = t.new("position_ids", TOKENS, "int64")  # counted anew, so that padding has none
     x = embedding(t, "word_embeddings", ids, VOCAB / TP, D, s.traits.tied_embeddings)
     placed = embedding(t, "position_embeddings", places, POSITIONS, D, tied=False)
-    x = layer_norm(t, add(t, x, placed, "with positions"), D, "LayerNorm")
-    x = dropped(t, s, x, "dropout")
+    x = dropped(t, s, layer_norm(t, add(t, x, placed, "with positions"), D, "LayerNorm"), "dropout")
     with t.scope("encoder"):
         return x, contiguous(t, t5.position_bias(t), SCORES, BIAS)
 

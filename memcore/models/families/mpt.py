@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from memcore.layers.ops import (
     CAUSAL,
@@ -10,9 +11,9 @@ from memcore.layers.ops import (
     QUERIES,
     SCORES,
     TOKENS,
-    causal_lm_head,
     core,
     dropped,
+    head_behind,
     plain_mlp,
     token_embedding,
     weighted_values,
@@ -74,10 +75,6 @@ def _config(k: Keys, label: str) -> Model:
     )
 
 
-def _embed(t: Tape, s: Structure) -> Tensor:
-    return token_embedding(t, s, "wte")
-
-
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = _attention(t, s, layer_norm(t, x, D, "norm_1", bias=False))
     x = add(t, dropped(t, s, h, "resid_attn_dropout"), x, "residual")
@@ -112,10 +109,8 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return linear(t, "out_proj", out, Q / TP, D, bias=False)
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "norm_f", bias=False))
-
-
+_embed = partial(token_embedding, name="wte")
+_head = head_behind(layer_norm, "norm_f", width=D, bias=False)
 FAMILY = Family(
     _config, _embed, _layer, _head, attentions=("eager",),
     aliases={

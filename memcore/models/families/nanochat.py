@@ -9,7 +9,7 @@ from memcore.layers.ops import (
     KEYS,
     QUERIES,
     attention_core,
-    causal_lm_head,
+    head_behind,
     l2_norm,
     plain_mlp,
     query_key_value,
@@ -68,10 +68,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return linear(t, "o_proj", out, Q / TP, D, bias)
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, l2_norm(t, x, "norm"))
-
-
+_head = head_behind(l2_norm)
 FAMILY = Family(
     _config, _embed, _layer, _head, kernels=HF_ONLY,
     classes=decoder_classes("NanoChat", classifier=False),

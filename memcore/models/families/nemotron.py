@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memcore.layers.ops import causal_lm_head
+from memcore.layers.ops import head_behind
 from memcore.models.config import Keys
 from memcore.models.families.arcee import up_down_mlp
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
@@ -51,8 +51,5 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     return add(t, x, up_down_mlp(t, s, _norm(t, x, "post_attention_layernorm")), "residual")
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, _norm(t, x, "norm"))
-
-
+_head = head_behind(_norm)
 FAMILY = Family(_config, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("Nemotron"))

@@ -9,8 +9,8 @@ from memcore.layers.ops import (
     KEYS,
     QUERIES,
     attention_core,
-    causal_lm_head,
     gated_mlp,
+    head_behind,
     query_key_value,
     rms_norm_fp32_weight,
     rotary,
@@ -19,13 +19,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import (
-    HF_ONLY,
-    WITH_LIGER,
-    Family,
-    decoder_classes,
-    layer_kinds,
-)
+from memcore.models.families.family import HF_ONLY, WITH_LIGER, Family, decoder_classes, layer_kinds
 from memcore.models.families.llama import embed, llama_like, windowed
 from memcore.models.model import Model
 from memcore.tape.dims import KV, TP, D, Q
@@ -76,10 +70,7 @@ def _which(s: Structure, kind: str) -> str:
     return "" if s.family == "olmo2" else " (sliding)" if slides(kind) else " (full)"
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, rms_norm_fp32_weight(t, x, "norm"))
-
-
+_head = head_behind(rms_norm_fp32_weight)
 FAMILIES = {
     "olmo2": Family(
         _olmo2, embed, _layer, _head, kernels=WITH_LIGER, classes=decoder_classes("Olmo2")

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from memcore.layers.experts import routed_experts, softmax_router
-from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
-    attention_core,
-    query_key_value,
-    rms_norm,
-    value_heads,
-)
+from memcore.layers.ops import KEYS, QUERIES, attention_core, query_key_value, rms_norm, value_heads
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like, turned

@@ -10,8 +10,8 @@ from memcore.layers.ops import (
     QUERIES,
     TOKENS,
     attention_core,
-    causal_lm_head,
     dropped,
+    head_behind,
     partial_rotary,
     plain_mlp,
     rotary_tables,
@@ -71,10 +71,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return linear(t, "dense", out, Q / TP, D, bias=True)
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "final_layernorm"))
-
-
+_head = head_behind(layer_norm, "final_layernorm", width=D)
 # Its eager attention keeps values as views of the joint projection, which its norms keep too: where
 # they are copies is not known.
 FAMILY = Family(

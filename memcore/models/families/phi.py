@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memcore.layers.ops import causal_lm_head, plain_mlp, token_embedding
+from memcore.layers.ops import dropped, embed_dropped, head_behind, plain_mlp
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
 from memcore.models.families.llama import attention, llama_like
 from memcore.models.model import Model
 from memcore.tape.dims import D
-from memcore.tape.primitives import add, dropout, layer_norm
+from memcore.tape.primitives import add, layer_norm
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -37,25 +37,15 @@ def _config(k: Keys, label: str) -> Model:
     return replace(model, rotary_dim=int(model.head_dim * share))
 
 
-def _embed(t: Tape, s: Structure) -> Tensor:
-    x = token_embedding(t, s)
-    return dropout(t, x, "embed_dropout") if s.traits.embedding_dropout else x
-
-
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = layer_norm(t, x, D, "input_layernorm")
-    attended = attention(t, s, h, kind, "dense")
-    if s.traits.residual_dropout:
-        attended = dropout(t, attended, "attention dropout")
+    attended = dropped(t, s, attention(t, s, h, kind, "dense"), "attention dropout")
     with t.scope("mlp"):
         h = plain_mlp(t, h, s.traits.activation, True, ("fc1", "fc2"))
-    if s.traits.residual_dropout:
-        h = dropout(t, h, "MLP dropout")
+    h = dropped(t, s, h, "MLP dropout")
     return add(t, add(t, attended, h, "attention and MLP"), x, "residual")
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "final_layernorm"))
-
-
+_embed = embed_dropped("embed_tokens", "embed_dropout")
+_head = head_behind(layer_norm, "final_layernorm", width=D)
 FAMILY = Family(_config, _embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("Phi"))

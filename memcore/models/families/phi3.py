@@ -9,6 +9,7 @@ from memcore.layers.ops import (
     QUERIES,
     TOKENS,
     attention_core,
+    dropped,
     fused_gated_mlp,
     partial_rotary,
     rms_norm,
@@ -20,7 +21,7 @@ from memcore.models.families.llama import embed, head, llama_like, windowed
 from memcore.models.model import Model
 from memcore.tape.dims import KV, QKV, TP, D, Q
 from memcore.tape.kinds import SLIDING, Part
-from memcore.tape.primitives import add, dropout, heads_first, linear, split
+from memcore.tape.primitives import add, heads_first, linear, split
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -45,12 +46,10 @@ def _config(k: Keys, label: str) -> Model:
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = _attention(t, s, rms_norm(t, x, "input_layernorm"), kind)
-    if s.traits.residual_dropout:
-        h = dropout(t, h, "resid_attn_dropout")
+    h = dropped(t, s, h, "resid_attn_dropout")
     x = add(t, x, h, "residual")
     h = fused_gated_mlp(t, s, rms_norm(t, x, "post_attention_layernorm"))
-    if s.traits.residual_dropout:
-        h = dropout(t, h, "resid_mlp_dropout")
+    h = dropped(t, s, h, "resid_mlp_dropout")
     return add(t, x, h, "residual")
 
 

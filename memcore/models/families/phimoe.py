@@ -4,7 +4,7 @@ SparseMixer draws one after the other (Liu et al., arXiv 2409.12136)."""
 from __future__ import annotations
 
 from memcore.layers.experts import SCORED, routed_experts
-from memcore.layers.ops import TOKENS, causal_lm_head
+from memcore.layers.ops import TOKENS, head_behind
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
 from memcore.models.families.llama import attention, embed, llama_like
@@ -91,10 +91,7 @@ def _drawn(t: Tape, logits: Tensor, name: str) -> tuple[Tensor, Tensor]:
         return out, index
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "norm"))
-
-
+_head = head_behind(layer_norm, width=D)
 FAMILY = Family(
     _config, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("Phimoe"),
 )  # fmt: skip

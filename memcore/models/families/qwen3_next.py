@@ -11,8 +11,8 @@ from memcore.layers.ops import (
     QUERIES,
     TOKENS,
     attention_core,
-    causal_lm_head,
     gated_mlp,
+    head_behind,
     partial_rotary,
     rms_norm_plus_one,
     rotary_tables,
@@ -137,10 +137,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return linear(t, "o_proj", out, Q / TP, D, bias)
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, rms_norm_plus_one(t, x, "norm"))
-
-
+_head = head_behind(rms_norm_plus_one)
 FAMILIES = {
     "qwen3_next": Family(
         _next,

@@ -9,8 +9,9 @@ from memcore.layers.ops import (
     KEYS,
     QUERIES,
     attention_core,
-    causal_lm_head,
+    dropped,
     gated_mlp,
+    head_behind,
     query_key_value,
     value_heads,
 )
@@ -20,7 +21,7 @@ from memcore.models.families.llama import embed, llama_like, turned
 from memcore.models.model import Model
 from memcore.tape.dims import KV, TP, D, Factor, Q
 from memcore.tape.kinds import Part
-from memcore.tape.primitives import add, contiguous, dropout, heads_first, layer_norm, linear
+from memcore.tape.primitives import add, contiguous, heads_first, layer_norm, linear
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -51,7 +52,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = layer_norm(t, x, D, "input_layernorm")
     x = add(t, x, _attention(t, s, h, kind), "attention residual")
     h = gated_mlp(t, s, h if beside else layer_norm(t, x, D, "post_attention_layernorm"))
-    h = dropout(t, h, "dropout") if s.traits.residual_dropout else h
+    h = dropped(t, s, h, "dropout")
     return add(t, x, h, "residual")
 
 
@@ -74,8 +75,5 @@ def _by_head(t: Tape, x: Tensor, name: str, width: Factor) -> Tensor:
     return contiguous(t, normed, x.shape, f"{name}, joined")
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "norm"))
-
-
+_head = head_behind(layer_norm, width=D)
 FAMILY = Family(_config, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("StableLm"))

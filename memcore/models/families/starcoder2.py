@@ -6,12 +6,13 @@ from memcore.layers.ops import (
     KEYS,
     QUERIES,
     attention_core,
-    causal_lm_head,
+    dropped,
+    embed_dropped,
+    head_behind,
     plain_mlp,
     query_key_value,
     rotary,
     rotary_tables,
-    token_embedding,
     value_heads,
 )
 from memcore.models.config import Keys
@@ -20,7 +21,7 @@ from memcore.models.families.llama import llama_like, windowed
 from memcore.models.model import Model
 from memcore.tape.dims import TP, D, Q
 from memcore.tape.kinds import SLIDING, Part
-from memcore.tape.primitives import add, dropout, heads_first, layer_norm, linear
+from memcore.tape.primitives import add, heads_first, layer_norm, linear
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 from memcore.words.training import MLP
@@ -53,17 +54,11 @@ def _config(k: Keys, label: str) -> Model:
     return windowed(model, k.count("sliding_window", 1), (SLIDING,) * model.layers)
 
 
-def _embed(t: Tape, s: Structure) -> Tensor:
-    x = token_embedding(t, s)
-    return dropout(t, x, "embedding_dropout") if s.traits.embedding_dropout else x
-
-
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     x = add(t, x, _attention(t, s, layer_norm(t, x, D, "input_layernorm"), kind), "residual")
     h = t.again(MLP, lambda x: _mlp(t, s, x), x)
     with t.scope("mlp"):
-        if s.traits.residual_dropout:
-            h = dropout(t, h, "residual_dropout")
+        h = dropped(t, s, h, "residual_dropout")
     return add(t, x, h, "residual")
 
 
@@ -82,13 +77,11 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q, k = rotary(t, q, k, rotary_tables(t))
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         out = linear(t, "o_proj", out, Q / TP, D, bias)
-        return dropout(t, out, "residual_dropout") if s.traits.residual_dropout else out
+        return dropped(t, s, out, "residual_dropout")
 
 
-def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return causal_lm_head(t, s, layer_norm(t, x, D, "norm"))
-
-
+_embed = embed_dropped("embed_tokens", "embedding_dropout")
+_head = head_behind(layer_norm, width=D)
 FAMILY = Family(
     _config, _embed, _layer, _head, kernels=WITH_MEGATRON, classes=decoder_classes("Starcoder2")
 )

@@ -21,20 +21,7 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import ALL, HF_ONLY, Family
 from memcore.models.families.t5 import ENCODER, HEARD, LENGTH
 from memcore.models.model import Model
-from memcore.tape.dims import (
-    FRAMES,
-    HEAD_DIM,
-    HEADS,
-    MELS,
-    POSITIONS,
-    TP,
-    VOCAB,
-    B,
-    D,
-    Q,
-    S,
-    Shape,
-)
+from memcore.tape.dims import FRAMES, HEAD_DIM, HEADS, MELS, POSITIONS, TP, VOCAB, B, D, Q, S, Shape
 from memcore.tape.kinds import EVERY, FULL, Part
 from memcore.tape.primitives import (
     add,

@@ -27,13 +27,7 @@ from memcore.serving.serve import servable
 from memcore.serving.server import Server
 from memcore.training.run import run_of
 from memcore.training.training import Pool, Training, not_planned
-from memcore.units import (
-    bytes_text,
-    count_text,
-    money_text,
-    parse_count,
-    seconds_text,
-)
+from memcore.units import bytes_text, count_text, money_text, parse_count, seconds_text
 
 # --- which numbers -------------------------------------------------------------------------------
 

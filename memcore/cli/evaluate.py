@@ -24,14 +24,7 @@ from memcore.cli.printing import (
 from memcore.cli.reading import MAX_PLAN_BYTES, given_plan, measured_of, plan_of, settled
 from memcore.errors import Issue, PlanError, fault
 from memcore.report import plain
-from memcore.units import (
-    bytes_text,
-    count_text,
-    energy_text,
-    money_text,
-    rate_text,
-    seconds_text,
-)
+from memcore.units import bytes_text, count_text, energy_text, money_text, rate_text, seconds_text
 from memcore.words.jobs import BOTH, SERVE
 
 if TYPE_CHECKING:

@@ -6,14 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from memcore.cli.arguments import (
-    Commands,
-    command,
-    count,
-    plan_argument,
-    positive,
-    target_options,
-)
+from memcore.cli.arguments import Commands, command, count, plan_argument, positive, target_options
 from memcore.cli.printing import fail, json_text, printable, table
 from memcore.cli.reading import given_plan
 from memcore.errors import PlanError

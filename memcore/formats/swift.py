@@ -12,15 +12,7 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import megatron, trainer
-from memcore.formats.found import (
-    Draft,
-    Keys,
-    UnsaidError,
-    names,
-    positive,
-    share,
-    underscored,
-)
+from memcore.formats.found import Draft, Keys, UnsaidError, names, positive, share, underscored
 from memcore.formats.texts import options
 
 JOBS = ("sft", "pt", "rlhf")

@@ -27,9 +27,7 @@ from memcore.models.counts import parameters
 from memcore.models.families import FAMILIES, from_config
 from memcore.models.model import Model, in_json
 from memcore.models.standard import standard_config
-from memcore.plan.field import (
-    FROZEN as TRAINS_LESS,
-)
+from memcore.plan.field import FROZEN as TRAINS_LESS
 from memcore.plan.field import (
     HARDWARE,
     OTHER,

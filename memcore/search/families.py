@@ -19,13 +19,7 @@ from memcore.step.pipeline import flying, sides_by_side, span, virtual
 from memcore.step.step import Step
 from memcore.tape.ledger import BACKWARD, FORWARD, RECOMPUTE, Amounts
 from memcore.tape.tape import Tape
-from memcore.timing.communication import (
-    LAST_BACKWARD,
-    Beside,
-    Links,
-    Move,
-    links,
-)
+from memcore.timing.communication import LAST_BACKWARD, Beside, Links, Move, links
 from memcore.timing.roofline import Execution, Speed, by_phase, executions, run
 from memcore.training.executions import run_again, speed_of, updated_parameters
 from memcore.training.memory import rooms_for

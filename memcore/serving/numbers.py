@@ -7,15 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memcore.hardware.kernels import HALVES_SOURCE, ONE
-from memcore.quantity.formula import (
-    Formula,
-    ceiling,
-    constant,
-    known,
-    largest,
-    total,
-    whichever,
-)
+from memcore.quantity.formula import Formula, ceiling, constant, known, largest, total, whichever
 from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.reading import Read, Terms
 from memcore.quantity.shapes import elements, row, shape, sum_of, width
@@ -79,10 +71,7 @@ from memcore.serving.time import (
     traffic,
     transfer_rate,
 )
-from memcore.serving.towers import (
-    fullest,
-    of_prompt,
-)
+from memcore.serving.towers import fullest, of_prompt
 from memcore.tape.ledger import INFERENCE, Amounts, window
 from memcore.tape.tape import Tape
 from memcore.timing.roofline import DECLARED, ROOFLINE, product_flops

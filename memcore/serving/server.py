@@ -56,14 +56,7 @@ from memcore.tape.structure import IDLE
 from memcore.tape.tape import Tape
 from memcore.timing.roofline import Execution, executions
 from memcore.words.engines import ENGINES, Engine
-from memcore.words.serving import (
-    EAGLE,
-    KV_CACHES,
-    MULTI_TOKEN,
-    NO_DRAFT,
-    RUNTIMES,
-    CacheManager,
-)
+from memcore.words.serving import EAGLE, KV_CACHES, MULTI_TOKEN, NO_DRAFT, RUNTIMES, CacheManager
 from memcore.words.stored import KV_DTYPES, WeightDtype
 
 EAGLE_VOCABULARY = 32_000  # draft_vocab_size of the published EAGLE-3 heads

@@ -29,14 +29,7 @@ from memcore.tape.dims import (
 from memcore.tape.kinds import Module, Part, Role
 from memcore.tape.quantized import blocks, parts
 from memcore.tape.structure import SEQUENCE, TENSOR
-from memcore.tape.tape import (
-    GRADIENTS_OF_TOKENS,
-    Gradients,
-    Product,
-    Storage,
-    Tape,
-    Tensor,
-)
+from memcore.tape.tape import GRADIENTS_OF_TOKENS, Gradients, Product, Storage, Tape, Tensor
 from memcore.words.precision import BY_ROW, BY_TENSOR
 from memcore.words.training import ALL_LINEAR, DENSE, INT8, NF4_DOUBLE, REDUCED, SPARSE
 from memcore.words.word import DTYPE_BYTES

@@ -25,13 +25,7 @@ from memcore.tape.tape import Tape
 from memcore.timing.communication import Move
 from memcore.timing.roofline import ATTENTION, EIGHT_BIT, SCANNED, TO_8_BITS, Work, works
 from memcore.words.precision import EightBit
-from memcore.words.training import (
-    ATTN,
-    FULL_ITERATION,
-    MLP,
-    MOE_PREPROCESS,
-    MOE_ROUTER,
-)
+from memcore.words.training import ATTN, FULL_ITERATION, MLP, MOE_PREPROCESS, MOE_ROUTER
 
 PHASES = FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 

@@ -57,11 +57,7 @@ from memcore.training.executions import (
     whole_graph,
 )
 from memcore.training.memory import rows_of
-from memcore.training.offload import (
-    HOST_STEP,
-    of_optimizer,
-    pieces,
-)
+from memcore.training.offload import HOST_STEP, of_optimizer, pieces
 from memcore.training.transfers import moves, outgrown
 
 if TYPE_CHECKING:

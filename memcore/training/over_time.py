@@ -17,14 +17,7 @@ from typing import Any
 
 from memcore.plan.plan import Plan
 from memcore.step.pipeline import in_round
-from memcore.step.step import (
-    AFTER,
-    BETWEEN,
-    EMBEDDING_RUNS,
-    HEAD_RUNS,
-    Instant,
-    Step,
-)
+from memcore.step.step import AFTER, BETWEEN, EMBEDDING_RUNS, HEAD_RUNS, Instant, Step
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, Holding, saved
 from memcore.tape.tape import Tape
 from memcore.timing.roofline import executions, run, seconds

@@ -25,14 +25,7 @@ from memcore.timing.certainty import compared
 from memcore.timing.communication import Move
 from memcore.timing.roofline import Speed, by_phase, operation
 from memcore.training.convention import convention_flops
-from memcore.training.executions import (
-    buffer_bytes,
-    peak_dtype,
-    speed_of,
-    started,
-    update,
-    updated,
-)
+from memcore.training.executions import buffer_bytes, peak_dtype, speed_of, started, update, updated
 from memcore.training.stages import Stage, bubble_seconds, stages
 from memcore.training.transfers import outgrown, with_ends
 

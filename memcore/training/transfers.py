@@ -32,13 +32,7 @@ from memcore.timing.communication import (
     collective,
     links,
 )
-from memcore.timing.roofline import (
-    ATTENTION,
-    EIGHT_BIT,
-    PRODUCT,
-    Speed,
-    sends,
-)
+from memcore.timing.roofline import ATTENTION, EIGHT_BIT, PRODUCT, Speed, sends
 from memcore.training import offload
 from memcore.training.executions import ends_of, run_again, speed_of, updated_parameters
 from memcore.training.memory import spills

@@ -8,14 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from memcore.words.precision import (
-    BY_ROW,
-    BY_TENSOR,
-    PRECISIONS,
-    UNMASTERED,
-    EightBit,
-    Precision,
-)
+from memcore.words.precision import BY_ROW, BY_TENSOR, PRECISIONS, UNMASTERED, EightBit, Precision
 from memcore.words.word import Word
 
 NEVER = 4  # one more than ZeRO's last stage

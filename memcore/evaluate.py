@@ -17,7 +17,7 @@ from memcore.serving.serve import servable, served_by
 from memcore.serving.server import Server
 from memcore.step.step import Step
 from memcore.tape.dims import ceil_div
-from memcore.tape.structure import CLASSIFICATION, EMBEDDING
+from memcore.tape.structure import EMBEDDING
 from memcore.together.together import together
 from memcore.training.executions import peak_dtype
 from memcore.training.run import run_of
@@ -203,7 +203,7 @@ def lacking(gpu: Accelerator, what: str, dtype: str) -> list[str]:
 def _what(model: Model) -> str:
     """What a model that does not generate is."""
     if FAMILIES[model.family].decoder:
-        return {CLASSIFICATION: "a classifier", EMBEDDING: "an embedding model"}[model.head]
+        return "an embedding model" if model.head == EMBEDDING else "a classifier"
     return "an encoder"
 
 

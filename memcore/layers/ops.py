@@ -70,7 +70,14 @@ from memcore.tape.primitives import (
     split,
     wanted,
 )
-from memcore.tape.structure import CLASSIFICATION, EMBEDDING, FIRST, Structure
+from memcore.tape.structure import (
+    CLASSIFICATION,
+    EMBEDDING,
+    FIRST,
+    LABELLED,
+    SPANS,
+    Structure,
+)
 from memcore.tape.tape import Gradients, Tape, Tensor
 from memcore.words.training import CORE_ATTN, LAYERNORM, MLP
 
@@ -568,6 +575,11 @@ def head_behind(
     return lambda t, s, x: causal_lm_head(t, s, norm(t, x, name=name, **how))
 
 
+# Decoders whose own class of ForTokenClassification does not widen its logits, as the one that
+# others share does (modeling_layers.GenericForTokenClassification).
+LABELLED_PLAINLY = ("biogpt", "bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "mpt")
+
+
 def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tensor:
     """Logits, their fp32 copy, log-softmax and loss, as transformers' ForCausalLMLoss runs them."""
     if s.cross_entropy == VALUE:
@@ -576,6 +588,13 @@ def causal_lm_head(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> Tenso
         return x
     if s.head == CLASSIFICATION:
         return sequence_classifier(t, s, x, width)
+    if s.head == SPANS:
+        return spans_loss(t, linear(t, "qa_outputs", x, width, CLASSES, bias=True))
+    if s.head == LABELLED:
+        if s.traits.label_dropout:
+            x = dropout(t, x, "dropout")
+        logits = linear(t, "score", x, width, CLASSES, bias=True)
+        return labelled_loss(t, logits, widened=s.family not in LABELLED_PLAINLY)
     tied = s.traits.tied_embeddings
     if s.cross_entropy == "chunked":
         with t.scope("loss", Part.LOSS):

@@ -19,7 +19,7 @@ from memcore.models.families import FAMILIES
 from memcore.models.model import Model
 from memcore.plan.rule import Remedy, Rule, each, issues_of, only, to
 from memcore.tape.dims import maximum
-from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING
+from memcore.tape.structure import CAUSAL
 from memcore.words import engines
 from memcore.words.optimizers import AWARE, DEEPSPEED_OPTIMIZERS, OPTIMIZERS
 from memcore.words.precision import BY_TENSOR, PURE
@@ -1120,7 +1120,7 @@ def _frozen_rules(plan: Plan, model: Model | None) -> list[Rule]:
 
 def beheaded(model: Model) -> bool:
     """Whether a class of a decoder is planned that has no language model's head."""
-    return FAMILIES[model.family].decoder and model.head in (CLASSIFICATION, EMBEDDING)
+    return FAMILIES[model.family].decoder and model.head != CAUSAL
 
 
 def _alone_rules(plan: Plan, model: Model) -> list[Rule]:

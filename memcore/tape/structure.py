@@ -185,6 +185,7 @@ class Traits:
     residual_dropout: bool = False
     embedding_dropout: bool = False
     activation_dropout: bool = False
+    label_dropout: bool = False
     positions: str = ""
     embedding_normed: bool = False
     embedding_masked: bool = False

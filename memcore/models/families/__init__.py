@@ -311,10 +311,21 @@ def _with_head(keys: Keys, model: Model) -> Model:
     """The model with the head of its class."""
     if keys.head in (CAUSAL, MASKED):
         return replace(model, head=keys.head)
-    untied = replace(model.traits, tied_embeddings=False)
-    tells = keys.head in (CLASSIFICATION, LABELLED, SPANS)
-    classes = labels(keys) if tells else 0
-    return replace(model, head=keys.head, traits=untied, classes=classes)
+    decodes = FAMILIES[model.family].decoder
+    dropped = decodes and keys.head == LABELLED and _drops_before_labels(keys, model.family)
+    own = replace(model.traits, tied_embeddings=False, label_dropout=dropped)
+    tells = keys.head in (CLASSIFICATION, LABELLED) or (keys.head == SPANS and not decodes)
+    classes = labels(keys) if tells else (2 if keys.head == SPANS else 0)  # where it begins, ends
+    return replace(model, head=keys.head, traits=own, classes=classes)
+
+
+def _drops_before_labels(keys: Keys, family: str) -> bool:
+    """Whether a decoder that classifies tokens drops some of what it reads of them: one in ten,
+    unless its config says otherwise, or its family (whose own hidden_dropout is 0 by default)."""
+    for key in ("classifier_dropout", "hidden_dropout"):
+        if keys.config.get(key) is not None:
+            return keys.dropout(key, 0.1)
+    return family not in ("bloom", "falcon")
 
 
 def _head(keys: Keys, kind: str, family: Family) -> str:

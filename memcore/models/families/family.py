@@ -10,7 +10,14 @@ from memcore.models.config import Keys
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, KV_HEADS, TP, Shape
 from memcore.tape.kinds import FULL, RECURRENT, SLIDING
-from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure
+from memcore.tape.structure import (
+    CAUSAL,
+    CLASSIFICATION,
+    EMBEDDING,
+    LABELLED,
+    SPANS,
+    Structure,
+)
 from memcore.tape.tape import Tape, Tensor
 
 ATTENTIONS = ("eager", "sdpa", "flash")
@@ -73,11 +80,29 @@ class Family:
     wide: tuple[str, ...] = ()
 
 
+# Of which decoders transformers finds the ends of an answer, and classifies tokens.
+ANSWERING = {
+    "Arcee", "Bloom", "Exaone4", "Falcon", "GPTJ", "GPTNeo", "GPTNeoX", "Llama", "Ministral",
+    "Ministral3", "Mistral", "Mixtral", "Mpt", "Nemotron", "OPT", "Qwen2", "Qwen2Moe", "Qwen3",
+    "Qwen3Moe", "Qwen3Next", "SeedOss", "SmolLM3",
+}  # fmt: skip
+LABELLING = ANSWERING - {"GPTJ", "OPT"} | {
+    "Apertus", "BioGpt", "DeepseekV3", "GPTBigCode", "Gemma", "Gemma2", "Glm", "Glm4", "GptOss",
+    "Helium", "Mistral4", "Persimmon", "Phi", "Phi3", "StableLm", "Starcoder2",
+}  # fmt: skip
+
+
 def decoder_classes(stem: str, base: str = "Model", classifier: bool = True) -> dict[str, str]:
     """The classes of a decoder by what its names begin with: with a language model's head, with
-    none, and, where there is one, with a classifier's."""
+    none, and, where there are such, with a classifier's."""
     found = {f"{stem}ForCausalLM": CAUSAL, f"{stem}{base}": EMBEDDING}
-    return found | ({f"{stem}ForSequenceClassification": CLASSIFICATION} if classifier else {})
+    if classifier:
+        found[f"{stem}ForSequenceClassification"] = CLASSIFICATION
+    if stem in LABELLING:
+        found[f"{stem}ForTokenClassification"] = LABELLED
+    if stem in ANSWERING:
+        found[f"{stem}ForQuestionAnswering"] = SPANS
+    return found
 
 
 def labels(k: Keys) -> int:

@@ -26,7 +26,15 @@ from memcore.tape.primitives import (
     split,
     wanted,
 )
-from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure, Traits
+from memcore.tape.structure import (
+    CAUSAL,
+    CLASSIFICATION,
+    EMBEDDING,
+    LABELLED,
+    SPANS,
+    Structure,
+    Traits,
+)
 from memcore.tape.tape import Tape, Tensor
 from memcore.words.training import MLP
 
@@ -113,5 +121,7 @@ FAMILY = Family(
         "GPT2LMHeadModel": CAUSAL,
         "GPT2Model": EMBEDDING,
         "GPT2ForSequenceClassification": CLASSIFICATION,
+        "GPT2ForTokenClassification": LABELLED,
+        "GPT2ForQuestionAnswering": SPANS,
     },
 )  # fmt: skip

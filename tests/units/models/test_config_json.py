@@ -46,7 +46,7 @@ def of_class(name, **more):
 # -- architectures --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["LlamaForTokenClassification", "Qwen2ForCausalLM"])
+@pytest.mark.parametrize("name", ["LlamaForProcessRewardModel", "Qwen2ForCausalLM"])
 def test_a_class_that_is_not_planned_is_refused_by_name(name):
     with pytest.raises(PlanError, match=rf"model\.architectures: '{name}' is not planned") as e:
         from_config(of_class(name))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from memcore.kept import kept
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
-from memcore.tape.kinds import FULL
+from memcore.tape.kinds import FULL, SKIPPED
 from memcore.tape.structure import BRIDGE, IDLE, TOWER, LayerKind
 
 
@@ -90,7 +90,10 @@ def layers_of(
             LayerKind(
                 attention,
                 recompute
-                if (i + 1) % every == 0 and (i >= held or not leads) and i not in whole
+                if (i + 1) % every == 0
+                and (i >= held or not leads)
+                and i not in whole
+                and attention != SKIPPED
                 else "",
                 leads and i <= held,
                 i < held,

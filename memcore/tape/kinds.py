@@ -52,11 +52,12 @@ SLIDING_EVERY = "sliding-every"  # those in a window on both sides
 RECURRENT = "recurrent"  # a state of the sequence in place of attention
 BESIDE = "full and recurrent"  # both, of the same input
 MLP_ALONE, EXPERTS_ALONE = "mlp", "experts"  # layers that mix no tokens
+SKIPPED = "skipped"  # a layer that does not run
 
 
 def attends(kind: str) -> bool:
     """Whether a layer of this kind keeps keys and values of tokens."""
-    return not kind.startswith((RECURRENT, MLP_ALONE, EXPERTS_ALONE))
+    return not kind.startswith((RECURRENT, MLP_ALONE, EXPERTS_ALONE, SKIPPED))
 
 
 def recurs(kind: str) -> bool:

@@ -23,7 +23,9 @@ SHAPES = ((1, 48), (2, 40), (3, 56))  # sequences, tokens
 # Whose sequences are as long as their images want, or their encoder.
 OF_ONE_LENGTH = ("vit", "dinov2", "clip_vision_model", "llava", "gemma3", "whisper")
 TRAINED = sorted(FAMILIES)
-WHOLE = {"step3p5": "step3p7"} | {name: name.removesuffix("_text") for name in qwen_vl.FAMILIES}
+WHOLE = {"step3p5": "step3p7", "mllama_text_model": "mllama"} | {
+    name: name.removesuffix("_text") for name in qwen_vl.FAMILIES
+}
 INSIDE = tuple(WHOLE)  # which no class of transformers with a head has by themselves
 SERVED = [
     f
@@ -187,6 +189,8 @@ SMALL_TEXTS = {
     "minimax_m3_vl": {"num_hidden_layers": 2, "hidden_size": 64, "num_local_experts": 8,
                       "mlp_layer_types": ["dense", "sparse"],
                       "layer_types": ["full_attention", "minimax_m3_sparse"]},
+    "mllama": {"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "cross_attention_layers": [1], "pad_token_id": 0},
     "qwen2_vl": {"num_hidden_layers": 2, "hidden_size": 128},
     "qwen2_5_vl": {"num_hidden_layers": 2, "hidden_size": 128},
     "qwen3_vl": {"num_hidden_layers": 2, "hidden_size": 64},
@@ -216,6 +220,11 @@ SMALL_TOWERS = {  # no size is another's, and each appears in one of the product
                  "num_attention_heads": 4},
     "minimax_m3_vl": {"num_hidden_layers": 3, "hidden_size": 96, "intermediate_size": 160,
                       "patch_size": 7, "num_attention_heads": 4},
+    "mllama": {"num_hidden_layers": 3, "hidden_size": 96, "intermediate_size": 160,
+               "image_size": 56, "patch_size": 7, "attention_heads": 4, "num_global_layers": 2,
+               "max_num_tiles": 2, "supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]],
+               "intermediate_layers_indices": [0, 2],
+               "vision_output_dim": 288},
 }  # fmt: skip
 SMALL_TOWERS |= {kind: PLAIN_TOWER | {"model_type": of} for kind, of in PLAIN.items()}
 SMALL_TOWERS["qwen3_5_moe"] = SMALL_TOWERS["qwen3_5"]

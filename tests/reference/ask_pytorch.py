@@ -84,6 +84,7 @@ TASKS = {
 # Whose language model is asked alone: no images, and no tower.
 TOWERLESS = (
     "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "step3p7", "gemma4", "kimi_k25",
+    "mllama",
 )  # fmt: skip
 TOWERS = ("visual", "vision_model", "vision_tower", "multi_modal_projector", "mm_projector",
           "embed_vision")  # fmt: skip
@@ -372,10 +373,10 @@ def inputs(config, words):
     if config.is_encoder_decoder:
         labels = torch.randint(0, config.vocab_size, (batch, words["target_len"]))
         return {"input_ids": ids, "labels": labels, "use_cache": False}
-    if config.architectures:
+    name = config.architectures[0] if config.architectures else ""
+    if name and not name.endswith("ForCausalLM"):
         if embeds(config):
             return {"input_ids": ids}
-        name = config.architectures[0]
         if name.endswith("ForQuestionAnswering"):
             places = torch.randint(0, words["seq"], (batch,))
             return {"input_ids": ids, "start_positions": places, "end_positions": places}

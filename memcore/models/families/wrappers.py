@@ -112,6 +112,8 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     for key in OF_THE_WHOLE:
         if key in config:
             inner.setdefault(key, config[key])
+    if config["model_type"] == "paligemma":  # of a prompt with its image, which is left out
+        inner.pop("use_bidirectional_attention", None)
     if classes:  # the whole has a head, whatever the part in it is called
         inner.pop("architectures", None)
     tied = config.get("tie_word_embeddings")
@@ -290,6 +292,31 @@ def _minimax(k: Keys, hidden: int) -> int:
     )
 
 
+def _mllama(k: Keys, hidden: int) -> int:
+    """MllamaVisionModel: images in tiles, each with positions of its own for every shape that some
+    of them make; layers without biases in their attention, and gated ones behind them; and the
+    linear layer into the text's width."""
+    width, tiles = k.count("hidden_size", 1280), k.count("max_num_tiles", 4, 1000)
+    (height, wide), (rows, columns) = k.pair("image_size", 448), k.pair("patch_size", 14)
+    patches = (height // rows) * (wide // columns) + 1
+    ratios = k.config.get("supported_aspect_ratios")
+    shapes = len(ratios) + 1 if isinstance(ratios, list) else 9
+    inner = k.count("intermediate_size", 5120)
+    layer = 4 * width**2 + _linear(width, inner) + _linear(inner, width) + 4 * width
+    depth, gated = k.count("num_hidden_layers", 32, 100_000), k.count("num_global_layers", 8, 10**5)
+    positions = 1 + patches * width + shapes * tiles * patches * width
+    return (
+        k.count("num_channels", 3, 1000) * rows * columns * width
+        + width
+        + positions
+        + 2 * (1 + shapes * tiles * width)
+        + 4 * width
+        + (depth + gated) * layer
+        + 2 * gated
+        + _linear(k.count("vision_output_dim", 7680), hidden)
+    )
+
+
 def _gemma4(k: Keys, hidden: int) -> int:
     """Gemma4VisionModel, and Gemma4MultimodalEmbedder. Positions are learned by row and by column;
     queries and keys are normed, and each part before and behind."""
@@ -424,6 +451,7 @@ KNOWN = {
         flat=True,
         towerless=True,
     ),
+    "mllama": Wrapper("mllama_text_model", _mllama),
     "gemma4": Wrapper("gemma4_text", _gemma4, towerless=True),
     "minimax_m3_vl": Wrapper(
         "minimax_m3_vl_text", _minimax, beside=("projector_hidden_size",)

@@ -69,6 +69,8 @@ def bookings(found: tuple[Choice, ...]) -> Rows:
             "price of": c.source,
             "ttft_seconds": c.first,
             "tpot_seconds": c.each,
+            "ttft_at_least": c.first_range[0],
+            "ttft_at_most": c.first_range[1],
             "tpot_at_least": c.each_range[0],
             "tpot_at_most": c.each_range[1],
             "USD a million tokens read": c.cost_in,
@@ -120,5 +122,5 @@ def booking_text(c: Choice) -> str:
     """What is booked, costs and does, in words."""
     what = f"{c.gpus:,} × {exploring.text('cluster.gpu', c.gpu)}"
     cost = f"{money_text(c.cost_out)} a million output tokens" if c.cost_out is not None else ""
-    between = " to ".join(map(seconds_text, c.each_range))
-    return ", ".join(filter(None, (what, cost, f"{between} a token")))
+    first, each = (" to ".join(map(seconds_text, r)) for r in (c.first_range, c.each_range))
+    return ", ".join(filter(None, (what, cost, f"{first} to the first token", f"{each} a token")))

@@ -302,8 +302,8 @@ def _readable_servers(found: Found) -> Iterable[str]:
 
 
 def _servers(title: str, points: Sequence[Point]) -> Iterable[str]:
-    head = ("rank", "GPUs", "TP", "replicas", "users of one", "first token", "a token", "between",
-            "USD/h", "USD/M out", "engine", f"  {title}: GPU, dtypes")  # fmt: skip
+    head = ("rank", "GPUs", "TP", "replicas", "users of one", "first token", "between", "a token",
+            "between", "USD/h", "USD/M out", "engine", f"  {title}: GPU, dtypes")  # fmt: skip
     rows = [_server(p.plan, p.figures, p) for p in points]
     return (line.rstrip() for line in _left(head, rows))
 
@@ -312,7 +312,8 @@ def _server(plan: Plan, f: Mapping[str, Any], point: Point) -> tuple[str, ...]:
     dtypes = [f"{k.partition('.')[2]} {v}" for k, v in point.changes.items() if k.endswith("dtype")]
     return (
         str(point.rank), f"{f['gpus']:,}", f"{f['tp']:,}", f"{f['replicas']:,}",
-        f"{f['concurrency']:,}", seconds_text(f["ttft_seconds"]), seconds_text(f["tpot_seconds"]),
+        f"{f['concurrency']:,}", seconds_text(f["ttft_seconds"]),
+        " to ".join(map(seconds_text, f["ttft_range"])), seconds_text(f["tpot_seconds"]),
         " to ".join(map(seconds_text, f["tpot_range"])),
         money_text(f["cost_per_hour"]) if "cost_per_hour" in f else "-",
         money_text(f["cost_per_million_out"]) if "cost_per_hour" in f else "-",

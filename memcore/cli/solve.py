@@ -115,14 +115,14 @@ def _choose(plan: Plan, args: argparse.Namespace, targets: Targets) -> int:
         (
             c.gpu, f"{c.gpus:,}", f"{c.tp:,}", f"{c.replicas:,}", f"{c.users:,}",
             f"{c.per_gpu:,.0f}", f"{c.per_user:,.1f}", " to ".join(map(seconds_text, c.each_range)),
-            seconds_text(c.first),
+            " to ".join(map(seconds_text, c.first_range)),
             "" if c.cost_in is None else f"{c.cost_in:,.3f}",
             "" if c.cost_out is None else f"{c.cost_out:,.3f}",
         )
         for c in found
     ]  # fmt: skip
     head = ("GPU", "GPUs", "TP", "replicas", "users of one", "tokens/s/GPU", "tokens/s/user",
-            "a token every", "first token", "USD/M in", "USD/M out")  # fmt: skip
+            "a token every", "first token in", "USD/M in", "USD/M out")  # fmt: skip
     print(printable("\n".join(table(head, rows))))
     return 0
 

@@ -35,8 +35,8 @@ class Choice:
 
     gpu, tp, replicas   gpus: all of them together
     users               at once on one replica
-    first, each         seconds to a prompt's first token, and of each after it; each_range: between
-                        which eight in ten measured ones lie
+    first, each         seconds to a prompt's first token, and of each after it; first_range and
+                        each_range: between which eight in ten measured ones lie
     per_gpu, per_user   output tokens per second
     price               of a GPU for an hour in USD, from `source`; None where none is known
     cost_in, cost_out   USD per million tokens, as serve.cost_per_million_in and _out; None likewise
@@ -48,6 +48,7 @@ class Choice:
     users: int
     first: float
     each: float
+    first_range: tuple[float, float]
     each_range: tuple[float, float]
     price: float | None
     source: str
@@ -71,7 +72,8 @@ class Choice:
         """Its figures by name, and the fields that make the asked plan this choice."""
         names = (
             *("gpu", "gpus", "tp", "replicas", "users", "per_gpu", "per_user"),
-            *("first", "each", "each_range", "price", "source", "cost_in", "cost_out"),
+            *("first", "first_range", "each", "each_range", "price", "source"),
+            *("cost_in", "cost_out"),
         )
         return {name: getattr(self, name) for name in names} | {"changes": self.changes}
 
@@ -240,8 +242,7 @@ def _choice(plan: Plan, name: str, server: Server, users: int, n: int) -> Choice
     a_second = None if hour is None else hour / HOUR * MILLION
     return Choice(
         name, server.plan.serving_tp, replicas, each, now.ttft_seconds, now.tpot_seconds,
-        now.tpot_range,
-        price, source,
+        now.ttft_range, now.tpot_range, price, source,
         None if a_second is None else a_second * now.prompt_token_seconds,
         None if a_second is None else a_second * now.output_token_seconds,
         server.plan,

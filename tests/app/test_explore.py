@@ -174,7 +174,8 @@ def test_the_fewest_gpus_of_each_accelerator_are_booked() -> None:
         assert (served.replicas, served.tp) == (row["replicas"], row["tensor parallel"])
         assert c.each == pytest.approx(served.tpot_seconds)
         assert row["USD a million tokens"] == pytest.approx(served.cost_per_million_out)
-        assert [row["tpot_at_least"], row["tpot_at_most"]] == pytest.approx(served.tpot_range)
+        for key, ends in (("ttft", served.ttft_range), ("tpot", served.tpot_range)):
+            assert [row[f"{key}_at_least"], row[f"{key}_at_most"]] == pytest.approx(ends)
 
 
 def test_every_field_that_is_offered_can_be_swept() -> None:

@@ -33,7 +33,9 @@ def test_a_row_is_what_evaluate_says_of_it(choice):
     assert choice.users * choice.replicas >= 48 > choice.users * (choice.replicas - 1)
     assert s.running == choice.users
     assert choice.each == pytest.approx(s.tpot_seconds, rel=1e-6)
+    assert choice.each_range == pytest.approx(s.tpot_range, rel=1e-6)
     assert choice.first == pytest.approx(s.ttft_seconds, rel=1e-6)
+    assert choice.first_range == pytest.approx(s.ttft_range, rel=1e-6)
     assert choice.per_gpu == pytest.approx(s.tokens_per_second / s.gpus_per_replica, rel=1e-6)
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 Read = Any  # a number, an array or a Formula
 Rows = Callable[[], "Iterable[LedgerRow]"]
+Kept = dict[str, dict[str, Any]]  # numbers that are known, by their parts and names
 
 
 def floor(x: Read) -> Read:
@@ -165,20 +166,25 @@ class Values(Plain):
     """A plan's quantities as numbers or arrays, each computed when it is first read, and kept.
 
     `given` has the parts that are read as they are: the plan, the hardware, and what rows (the
-    ledger, operations) have already been summed to. A quantity wins over what is given.
+    ledger, operations) have already been summed to. A quantity wins over what is given. `kept`
+    is where what was computed is kept, by part.
+
+    Neither it nor a part of it is referred to by what is kept: in a cycle, the rows of each plan
+    that is looked at would stay until cycles are looked for.
     """
 
-    def __init__(self, **given: Any):
+    def __init__(self, kept: Kept | None = None, **given: Any):
+        self._kept: Kept = {} if kept is None else kept
         self._given = given
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         given = self._given.get(name)
-        plain = name in ("plan", "hardware") or name in GIVEN
-        part = given if plain else _ValuePart(self, name, given)
-        self.__dict__[name] = part
-        return part
+        if name in ("plan", "hardware") or name in GIVEN:
+            self.__dict__[name] = given
+            return given
+        return _ValuePart(self, name, given)
 
     def where_given(self, given: Mapping[str, Any]) -> Values:
         """The same plan's quantities, where those at some paths are these."""
@@ -223,8 +229,11 @@ class _Said:
 class _ValuePart:
     """`run` in `x.run.seconds`."""
 
+    __slots__ = ("__dict__", "_given", "_name", "_values")
+
     def __init__(self, values: Values, name: str, given: Any):
         self._values, self._name, self._given = values, name, given
+        self.__dict__ = values._kept.setdefault(name, {})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -16,7 +16,7 @@ from memcore.models.families import FAMILIES, drafts, from_config
 from memcore.models.model import Model
 from memcore.models.stack import Layers, layers_of
 from memcore.plan.plan import Plan
-from memcore.quantity.reading import Either, Values
+from memcore.quantity.reading import Either, Kept, Values
 from memcore.serving import stored
 from memcore.serving.entries import Layout, layout_of
 from memcore.tape.dims import (
@@ -122,7 +122,7 @@ class Server:
             long sequence
     tower   what runs before the layers, once for a prompt
     known   amounts of forwards that were asked for, a few
-    numbers  its quantities, each computed when it is first read
+    found   of its `numbers`, those that were read
     """
 
     plan: Plan
@@ -140,12 +140,13 @@ class Server:
     known: dict[tuple[int, int, int], Amounts] = field(
         default_factory=dict, compare=False, repr=False
     )
-    numbers: Values = field(init=False, compare=False, repr=False)
+    found: Kept = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
+    @property
+    def numbers(self) -> Values:
+        """Its quantities, each computed when it is first read."""
         hardware = Either(self.plan.accelerator, self.plan.node)
-        values = Values(plan=self.plan, hardware=hardware, server=self)
-        object.__setattr__(self, "numbers", values)
+        return Values(self.found, plan=self.plan, hardware=hardware, server=self)
 
     @classmethod
     def of(cls, plan: Plan) -> Server:

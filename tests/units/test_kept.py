@@ -22,9 +22,11 @@ from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.search.levers import levers
+from memcore.search.solve import fewest_gpus, longest_context
 from memcore.step.step import Step
 from memcore.tape.dims import TP, D, F, share
 from memcore.tape.tape import Tape
+from memcore.training.over_time import over_time
 from memcore.units import MiB
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -266,3 +268,27 @@ def test_cycles_are_looked_for_less_often_until_the_last_is_done():
             assert gc.get_threshold()[0] > before[0]
         assert gc.get_threshold()[0] > before[0]
     assert gc.get_threshold() == before
+
+
+def test_figures_are_in_no_cycle() -> None:
+    """What a plan's figures were found with goes when nobody has it any more, and not when Python
+    looks for cycles: under a crowd that would stop everybody, and meanwhile memory grows."""
+
+    def look(plan: Plan) -> None:
+        evaluate(plan)
+        over_time(plan)
+        levers(plan)
+        longest_context(plan)
+        fewest_gpus(plan, rate=1.0)
+
+    def plan(batch: int) -> Plan:
+        return valid({"train": {"micro_batch": batch}, "serve": {"concurrency": batch}}) or Plan()
+
+    look(plan(2))
+    gc.collect()
+    gc.disable()
+    try:
+        look(plan(3))
+        assert not gc.collect()
+    finally:
+        gc.enable()

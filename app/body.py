@@ -14,13 +14,16 @@ from app.sidebar import Sidebar
 @st.fragment
 def draw(place: str, view: Any, beside: Sidebar) -> None:
     """The body of the page `view`, with the numbers of the sidebar."""
-    if state.alone():
+    alone = state.alone()
+    if alone:
         state.begin(view.url_path)
-        if st.session_state.get("why_opens") or state.leads() or not beside.holds():
+    about = explore.about(place)
+    if alone:
+        if st.session_state.get("why_opens") or state.leads() or not beside.holds(about):
             st.rerun()
         state.publish()
         view._can_be_called = True  # Streamlit lets it run once for each run of the whole page
-    strip.draw("Serve" if place == "Explore" and explore.serves() else place)
+    strip.draw(about)
     view.run()
     beside.numbers()
     state.drawn()

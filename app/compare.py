@@ -224,6 +224,7 @@ def _figures(found: Sequence[Column], alike: bool) -> int:
     base = min(base or 0, len(found) - 1)
     books = [state.book_of(c.plan) for c in found]
     rows = tables.compared_figures(found, books, base, alike)
+    rows += tables.compared_listed(found, base, alike)
     rows += tables.compared_calibrated(found)
     paths = [row[tables.PATH] for row in rows]
 

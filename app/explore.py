@@ -78,13 +78,15 @@ def parts_of(plan: Plan) -> tuple[str, ...]:
     return tuple(part for part in PARTS if has.get(part, True))
 
 
-def serves() -> bool:
-    """Whether what the page shows is of the server, and so is what stands above it."""
+def about(place: str) -> str:
+    """The place that what a page shows is about, and so is what stands above and beside it: of
+    Explore it may be the server."""
     plan = state.plan()
-    if not exploring.figures(plan):
-        return False
+    if place != "Explore" or not exploring.figures(plan):
+        return place
     now = asked(plan, state.looks())
-    return now.part == GPUS or (now.part in (SWEEP, MAP) and FIGURES[now.figure].serves)
+    of_server = now.part == GPUS or (now.part in (SWEEP, MAP) and FIGURES[now.figure].serves)
+    return "Serve" if of_server else place
 
 
 def draw() -> None:

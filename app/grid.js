@@ -3,7 +3,7 @@
 const FIRST = 40; // rows that are drawn before anybody scrolls
 const SEARCHED = 20; // a table of more rows can be searched
 const AHEAD = 300; // pixels below what is in view at which more rows are drawn
-const LINES = [1, 1.4, 2, 2.6, 3.2]; // on how many lines the texts of a column may be
+const LINES = [1, 1.4, 2, 2.6, 3.2, 4.2]; // on how many lines the texts of a column may be
 const NARROW = 560; // pixels of a table on a phone, at most
 const [SHORT, WIDEST] = [12, 56]; // letters that stay on one line; that a text has room for at most
 const LETTER = 0.52; // a letter's width, in heights of the font
@@ -185,7 +185,9 @@ class Grid {
     const scrolls = share(1).map((n, i) =>
       i === 1 && !data.values[i] && this.width < NARROW ? Math.max(Math.min(n, SHORT + 6), n / 2) : n,
     );
-    return LINES.map(share).find(fits) ?? scrolls;
+    const found = LINES.map(share).find(fits);
+    this.table.classList.toggle("scrolls", !found);
+    return found ?? scrolls;
   }
 
   row(line, row, kinds) {
@@ -194,7 +196,8 @@ class Grid {
     for (let i = 0; i < kinds.length; i++) {
       const cell = cells[i];
       const text = data.rows[row][i];
-      name(cell, `${data.values[i] ? "number" : ""}${data.shares[i] ? " share" : ""}`);
+      const kind = data.values[i] ? "number" : text.length > WIDEST ? "long" : "";
+      name(cell, `${kind}${data.shares[i] ? " share" : ""}`);
       if (data.shares[i]) {
         cell.style.setProperty("--share", `${Math.min(100, Math.max(0, data.values[i]?.[row] ?? 0))}%`);
       }

@@ -18,6 +18,7 @@ from typing import Any
 import streamlit as st
 
 from app import tables
+from memcore.units import bytes_text, rate_text
 
 _component = st.components.v2.component(
     "memplan_grid",
@@ -69,7 +70,7 @@ COLUMNS: dict[str, Column] = {
     ),
     "or at micro-batch": _by(
         "hides_at_micro_batch",
-        title="or micro-batch",
+        title="or from micro-batch",
         help="The micro-batch from which on it is hidden.",
     ),
     "saves": _by("saved_bytes"),
@@ -96,12 +97,12 @@ COLUMNS: dict[str, Column] = {
     "PyTorch's tracker": _by("tracker_bytes"),
     "bound_by": Column("bound by"),
     "bytes_each": Column("bytes each"),
-    "flops": Column("FLOPs"),
-    "hbm_bytes": Column("HBM bytes"),
-    "percent": Column("share", text="{:.0f} %".format, share=True),
-    "share": Column(text="{:.0f} %".format, share=True),
+    "flops": Column("FLOPs", text=lambda n: rate_text(n, "FLOP")),
+    "hbm_bytes": Column("HBM traffic", text=bytes_text),
+    "percent": Column("share", text="{:.0f}%".format, share=True),
+    "share": Column(text="{:.0f}%".format, share=True),
     "at once": Column(text="{:.1f}".format),
-    "put to use": Column(text="{:.1f} %".format),
+    "put to use": Column(text="{:.1f}%".format),
     "error %": Column(text="{:+.1f}".format),
     "USD a million tokens": Column("$ / M tokens", text="${:,.3f}".format),
     "USD an hour": Column("$ / hour", text="${:,.2f}".format),

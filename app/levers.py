@@ -18,7 +18,7 @@ from memcore.search.phases import Relief
 from memcore.search.waterfall import Change
 from memcore.units import bytes_text, signed_seconds
 
-SHOWN = 5
+SHOWN, OFFERED = 5, 3  # changes on the page; of a plan that fits anyway
 # Pixels of the columns of a row; the name takes the rest. On a wide page all grow (why.css).
 SAVES, COSTS, THEN, APPLY = 115, 195, 90, 85
 
@@ -47,7 +47,7 @@ def section(memory: Memory) -> None:
         st.markdown("##### Where it fits as it is")
         _elsewhere()
     st.markdown(f"##### {plain(headline(memory, found))}")
-    for lever in found[:SHOWN]:
+    for lever in found[: OFFERED if memory.fits else SHOWN]:
         _row(lever)
     parts.folded("All changes", _all, found)
     if not hopeless:

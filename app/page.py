@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import body, places, sidebar, start, state, warm, why
+from app import body, explore, places, sidebar, start, state, warm, why
 
 # Drawn here, since every named icon would be fetched from the network.
 ICON = (
@@ -69,6 +69,6 @@ else:
         with asked:
             start.ask()
     with st.sidebar:
-        beside = sidebar.draw(place, view.title)
+        beside = sidebar.draw(explore.about(place), view.title)
     body.draw(place, view, beside)
 why.drawer()

@@ -36,6 +36,7 @@ from memcore.serving.server import Server
 from memcore.serving.time import Point
 from memcore.stream import Load, Stream, simulate
 from memcore.stream import loads as simulated_loads
+from memcore.together.generation import Generation, generation
 from memcore.training.over_time import Course
 from memcore.training.over_time import over_time as find_courses
 from memcore.training.training import Training
@@ -148,6 +149,12 @@ def levers(plan: Plan) -> tuple[Lever, ...]:
 def reliefs(plan: Plan) -> tuple[Relief, ...]:
     """What frees memory where one trains and serves on the same GPUs."""
     return find_reliefs(plan)
+
+
+@_for_all(without=NOTHING)
+def generated(plan: Plan) -> Generation | None:
+    """How long a step's rollouts take to generate."""
+    return generation(plan)
 
 
 @_for_all(without=NOTHING)

@@ -55,9 +55,10 @@ Later = list[tuple[Any, Callable[[], None]]]  # places, and what is drawn in the
 
 @dataclass(frozen=True, slots=True)
 class Sidebar:
-    """What was drawn of it: the places of its numbers and of what is not the default, and what all
-    else showed."""
+    """What was drawn of it: which place it is about, the places of its numbers and of what is not
+    the default, and what all else showed."""
 
+    about: str
     later: Later
     shown: Any
 
@@ -67,9 +68,9 @@ class Sidebar:
             with place:
                 content()
 
-    def holds(self) -> bool:
-        """Whether all but the numbers would show the same again."""
-        return bool(self.shown == _shown())
+    def holds(self, about: str) -> bool:
+        """Whether all but the numbers would show the same again, of a page about this place."""
+        return bool(self.about == about and self.shown == _shown())
 
 
 def _shown() -> Any:
@@ -115,7 +116,7 @@ def draw(place: str, page: str) -> Sidebar:
         _groups(mine, later, unfolded=True)
     _groups([title for title in GROUPS if title not in mine], later, unfolded=False)
     later += [(st.container(), _examples), (st.container(), _marks)]
-    return Sidebar(later, _shown())
+    return Sidebar(place, later, _shown())
 
 
 def _heading(text: str) -> None:
@@ -413,22 +414,27 @@ OWN: dict[str, Callable[[str], None]] = {  # widgets that are more than their fi
 
 
 def _size_slider() -> None:
-    """Moves to a standard model of that size; stands at the size nearest to the present model."""
+    """Moves to a standard model of that size; stands at the size of the present model."""
+    here = _size(state.report().parameters)
+    seen: set[str] = st.session_state.setdefault("sizes_seen", set(SIZES))
+    seen.add(here)  # and stays a step: a browser may still say it when another is here
     st.select_slider(
         "Model size (parameters)",
-        SIZES,
-        key=state.control(
-            "model_size",
-            _nearest(state.report().parameters),
-            lambda size: state.change({"model": {"size": size}}),
-        ),
+        sorted(seen, key=parse_count),
+        key=state.control("model_size", here, lambda size: state.change({"model": {"size": size}})),
         help="Switches to a standard Llama-shaped model of about this many parameters. It stands "
-        "at the nearest size while another model is chosen below.",
+        "at the size of the model that is chosen below.",
     )
 
 
-def _nearest(parameters: int) -> str:
-    return min(SIZES, key=lambda size: abs(parse_count(size) / parameters - 1))
+CLOSE = 0.02  # a model that differs less from a size is said to be of it: Llama 3 8B has 8.03B
+
+
+def _size(parameters: int) -> str:
+    """The size of SIZES that a model has, or its own."""
+    nearest = min(SIZES, key=lambda size: abs(parse_count(size) / parameters - 1))
+    close = abs(parse_count(nearest) / parameters - 1) < CLOSE
+    return nearest if close else count_text(parameters)
 
 
 def model_search(prefix: str = "") -> None:

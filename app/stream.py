@@ -129,7 +129,7 @@ def metrics(run: Run, plan: Plan) -> Sequence[tuple[str, str, str, str]]:
             "Sequences that run, on average over time.",
         ),
         (
-            "Cache in use",
+            "Cache put to use",
             f"{run.useful_share:.1%}",
             f"{run.memory['free']:.0%} free, nobody waiting",
             "Keys, values and states over everything that was not free while nobody waited.",
@@ -390,7 +390,7 @@ def load(found: Sequence[Load], quantity: str, plan: Plan) -> Picture:
                 marker={"size": 5},
                 customdata=[
                     f"{x:,.3g} requests/s: {label.lower()} "
-                    + (f"{y:.1f} %" if share else seconds_text(y))
+                    + (f"{y:.1f}%" if share else seconds_text(y))
                     for x, y in points
                 ],
                 hovertemplate="%{customdata}<extra></extra>",

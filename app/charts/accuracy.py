@@ -72,7 +72,7 @@ def residuals(rows: Sequence[evidence.Comparison], by: str = "what") -> go.Figur
         xaxis={
             "range": near,
             "title": "off the reference, % of it" + far,
-            "ticksuffix": " %",
+            "ticksuffix": "%",
             "zeroline": True,
             "zerolinecolor": palette.OVERHEAD[1],
         },
@@ -94,7 +94,7 @@ def _near_and_far(errors: Sequence[float]) -> tuple[list[float], str]:
     if not outside:
         return [min(kept) - room, max(kept) + room], ""
     worst = max(outside, key=abs)
-    more = f"<br>{len(outside)} further out, up to {worst:+.0f} %"
+    more = f"<br>{len(outside)} further out, up to {worst:+.0f}%"
     return [min(kept) - room, max(kept) + room], more
 
 

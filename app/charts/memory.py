@@ -101,7 +101,7 @@ def memory_by_consumer(memory: Memory) -> Picture:
     most = max(high, memory.capacity_bytes)
     return figure(
         traces,
-        height=155 + 34 * len(peaks),
+        height=105 + (46 if len(peaks) <= 2 else 34 if len(peaks) <= 4 else 22) * len(peaks),
         bargap=0.5,
         xaxis={"title": "GiB", "range": [0, 1.03 * most / GiB]},
         yaxis={"range": [len(peaks) - 0.5, -0.5 if len(peaks) == 1 else -0.9]},  # room for a word

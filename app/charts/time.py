@@ -105,7 +105,7 @@ def stages(time: Time) -> Picture:
             traces.append(phase_bar(part, values, labels, said, paths))
     return figure(
         traces,
-        height=min(640, 150 + 26 * len(labels)),
+        height=100 + (34 if len(labels) <= 4 else 20) * len(labels),
         xaxis={"title": "seconds per micro-batch", "rangemode": "tozero"},
         yaxis={"categoryorder": "array", "categoryarray": labels[::-1]},
     )
@@ -235,7 +235,8 @@ def _names(
     groups: Sequence[Sequence[Placed]], seconds: float, apart: float, ends: tuple[float, float]
 ) -> list[dict[str, Any]]:
     """The names of the longest marks. A mark near the slope has room at its right, one under the
-    flat part of the roof below it; a name is clear of other marks and names, or is not there."""
+    flat part of the roof below it; a name is clear of other marks and names, with no other between
+    itself and its mark, or is not there."""
     found: list[dict[str, Any]] = []
     left, right = ends
     marks = [_at(group) for group in groups]
@@ -244,7 +245,7 @@ def _names(
             continue
         x, y = _at(group)
         first = literal(group[0][1].name.removeprefix("layers.").removesuffix(".matmul"))
-        said = f"{first} +{len(group) - 1}" if len(group) > 1 else first
+        said = f"{first}, {len(group) - 1} more" if len(group) > 1 else first
         note = {"text": said, "showarrow": False, "yanchor": "middle"}
         if x <= (left + right) / 2:
             size = 5 + 9 * math.sqrt(_seconds(group) / seconds)
@@ -253,10 +254,11 @@ def _names(
         width = LETTER * len(said) * (right - left)
         end = min(right, x + width / 2)
         taken = [b for a, b in marks if end - width - NEAR < a < end + NEAR]
-        taken += [n["y"] for n in found if n["xanchor"] == "right" or n["x"] > end - width]
+        names = [n["y"] for n in found if n["xanchor"] == "right" or n["x"] > end - width]
+        taken += names
         free = (y - k * apart / 8 for k in range(8, 21))
         level = next((v for v in free if all(abs(v - t) > 0.72 * apart for t in taken)), None)
-        if level is not None:
+        if level is not None and not any(level < name < y for name in names):
             found.append({**note, "x": end, "y": level, "xanchor": "right"})
     return found
 

@@ -33,6 +33,7 @@ from app.tables.base import FIELDS, PATH, Rows, breakdown, context, csv
 from app.tables.compare import calibrated as compared_calibrated
 from app.tables.compare import fields as compared_fields
 from app.tables.compare import figures as compared_figures
+from app.tables.compare import listed as compared_listed
 from app.tables.compare import tidy
 from app.tables.explore import (
     BOOKING_COLUMNS,
@@ -82,6 +83,7 @@ __all__ = [
     "compared_calibrated",
     "compared_fields",
     "compared_figures",
+    "compared_listed",
     "constants_used",
     "consumers",
     "context",

@@ -15,6 +15,7 @@ from memcore.models import catalog
 from memcore.plan.plan import Plan, title_of, value_text
 from memcore.report import Report
 from memcore.search.calibration import Calibrated
+from memcore.search.choices import own_price
 from memcore.search.compare import FIGURES, differing, figures_of
 from memcore.units import relative_text
 from memcore.units import value_text as figure_text
@@ -85,6 +86,24 @@ def figures(columns: Sequence[Column], books: Sequence[Book], base: int, alike: 
             row[c.name] = _figure(value, of[base], e.unit, i == base)
         found.append({**row, PATH: path})
     return found
+
+
+def listed(columns: Sequence[Column], base: int, alike: bool) -> Rows:
+    """What the whole run costs at the least of the price list, of plans without a price."""
+    costs = [_listed(c) for c in columns]
+    if all(cost is None for cost in costs) or not (alike or any(c != costs[0] for c in costs)):
+        return []
+    said = {
+        c.name: _figure(cost, costs[base], "USD", i == base)
+        for i, (c, cost) in enumerate(zip(columns, costs, strict=True))
+    }
+    return [{FIGURE: "Cost, from, at list prices", **said, PATH: ""}]
+
+
+def _listed(c: Column) -> float | None:
+    price, _ = own_price(c.plan)
+    run = c.report.run
+    return price * run.gpu_hours if run and run.cost is None and price is not None else None
 
 
 def calibrated(columns: Sequence[Column]) -> Rows:

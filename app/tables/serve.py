@@ -93,12 +93,13 @@ def serving(serve: Serve, concurrency: int) -> Rows:
     ]
 
 
-def limits(found: Sequence[Answer], rate: float, replicas: int) -> Rows:
-    """How far the plan can go, and what forbids more."""
+def limits(found: Sequence[Answer], rate: float, replicas: int, usual: bool) -> Rows:
+    """How far the plan can go, and what forbids more. `usual`: nobody has set the rate."""
+    of = " (the default)" if usual else ""
     titles = {
         "context": ("Longest sequence", "{:,} tokens"),
         "concurrency": ("Most sequences at once", "{:,}"),
-        "gpus": (f"Fewest GPUs for {rate:,.4g} requests a second", "{:,}"),
+        "gpus": (f"Fewest GPUs for {rate:,.4g} requests/s{of}", "{:,}"),
     }
 
     def answer(a: Answer) -> str:
@@ -118,6 +119,8 @@ def limits(found: Sequence[Answer], rate: float, replicas: int) -> Rows:
             "per token": felt(a.served.tpot_seconds if a.value else None),
             "tensor parallel": a.plan.serving_tp,
             "value": a.value,
+            "ttft_seconds": a.served.ttft_seconds if a.value else None,
+            "tpot_seconds": a.served.tpot_seconds if a.value else None,
         }
         for a in found
     ]

@@ -27,7 +27,7 @@ def of_others() -> None:
     """Other calculators of step times."""
     parts.prose(
         "The same measured steps, none of which Memplan was tuned on, as other calculators and a "
-        "rule of one line (45 % of the peak, and the pipeline's bubble) have them, as far as each "
+        "rule of one line (45% of the peak, and the pipeline's bubble) have them, as far as each "
         "can express them. Half of the errors lie within the figure."
     )
     parts.table(
@@ -206,7 +206,7 @@ with right:
 
 - **The reference under autocast is too high.** It runs without a GPU, so its attention is a
   stand-in, and that is not on autocast's list of operations to cast: it keeps fp32 queries and
-  keys where a GPU keeps bf16. Memplan's figures are the GPU's and lie up to 3 % below. With the
+  keys where a GPU keeps bf16. Memplan's figures are the GPU's and lie up to 3% below. With the
   stand-in put on the list, the reference gives 20,212,974,244 bytes for Llama 2 7B, 4 layers,
   1 x 4,096 tokens, where these rows have 20,749,845,156.
 - **Models are cut to few layers** in the rows of autograd and of the tracker (2, 4 or 8), at full

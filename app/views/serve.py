@@ -12,7 +12,9 @@ def furthest() -> None:
     """The longest sequence, the most sequences and the fewest GPUs."""
     answers, plan, serve = state.answers(), state.plan(), state.report().serve
     others = [bool(answer.value) and answer.plan != plan for answer in answers]
-    rows = tables.limits(answers, plan.serve.arrival_rate, serve.replicas if serve else 1)
+    rate = plan.serve.arrival_rate
+    usual = "serve.arrival_rate" not in state.changed()
+    rows = tables.limits(answers, rate, serve.replicas if serve else 1, usual)
     if serving_limit(plan, Targets.of(plan)):
         _ranks(plan)
     parts.table(

@@ -55,7 +55,7 @@ def simulated() -> None:
     )
     parts.small(stream.legend(found))
     speeds = state.speeds()
-    st.markdown("##### Throughput against how many run at once")
+    st.markdown("##### Time per token against throughput")
     plot.chart(
         stream.speed(speeds, found),
         key="stream_speed",

@@ -34,6 +34,8 @@ if report.memory:
         parts.download("Over time (CSV)", tables.over_time(courses), "memplan-over-time.csv")
         parts.download("Instants (CSV)", rows, "memplan-timeline.csv")
     parts.folded("Instant by instant", parts.instants, report.memory, rows)
+    if state.fresh():
+        start.cards()
     with st.container(key="halves"):
         with st.container():
             st.markdown("##### By consumer")
@@ -60,7 +62,5 @@ if report.memory:
     parts.folded("Overhead outside the allocator", parts.overheads, report.memory)
     with place:
         rest.when_over(levers.advice, levers.coming)
-        if state.fresh():
-            start.cards()
 else:
     parts.absent("Memory")

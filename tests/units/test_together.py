@@ -13,7 +13,9 @@ from memcore.explain.book import Book
 from memcore.plan.plan import Plan
 from memcore.plan.repair import repair
 from memcore.step.step import saved_for_backward
+from memcore.stream import simulate
 from memcore.tape.ledger import Amounts
+from memcore.together.generation import generation
 from memcore.together.scene import TRAINERS, Scene, engine_plan
 from memcore.training.steps import step_of, training_sizes
 from memcore.words.together import ASLEEP, FROZEN, TRAINER
@@ -173,3 +175,29 @@ def test_adapters_are_their_own_reference():
 def test_engines_divide_the_gpus():
     with pytest.raises(PlanError, match=r"together\.engine_tp"):
         plan(engine_tp=3)
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "engine_tp", "output"), [(8, 1, 256), (64, 1, 1024), (256, 1, 2048), (16, 2, 512)]
+)
+def test_generation_takes_what_a_simulated_burst_takes(rollouts, engine_tp, output):
+    """All rollouts of an engine at once, all of one length; more than have room come in turns."""
+    p = Plan(
+        model="llama-3-8b",
+        serve={"prompt_len": 512, "output_len": output},
+        together={"kind": "grpo", "rollouts": rollouts, "engine_tp": engine_tp},
+    )
+    found = generation(p)
+    assert found.engines == 8 // engine_tp
+    alone = engine_plan(p)
+    burst = {"arrivals": "burst", "lengths": "fixed", "requests": found.rollouts}
+    serve = alone.serve.model_copy(update=burst | {"concurrency": found.rollouts})
+    runs = simulate(alone.model_copy(update={"serve": serve})).runs
+    paged = next(run for run in runs if run.strategy == "paged")
+    assert found.seconds == pytest.approx(paged.seconds, rel=0.12)
+
+
+def test_nothing_is_generated_where_no_rollouts_are():
+    assert generation(Plan()) is None
+    assert generation(Plan(together={"kind": "evaluation"})) is None
+    assert generation(Plan(model="llama-3-70b", together={"kind": "grpo"})) is None

@@ -126,7 +126,8 @@ def json_option(sub: argparse.ArgumentParser, about: str = "as JSON") -> None:
 def measured_option(sub: argparse.ArgumentParser) -> None:
     about = (
         "a step that you measured: the plan that ran, its seconds, and its allocated peak in GiB "
-        "where you know it. The plan is read beside it, as predicted and scaled by what the "
-        "measured step took; both need the same framework, kernels, attention, adapter and GPU"
+        "or a memory snapshot that has it. The plan is read beside it, as predicted and scaled by "
+        "what the measured step took; both need the same framework, kernels, attention, adapter "
+        "and GPU"
     )
-    sub.add_argument("--measured", metavar="RUN.json=SECONDS[,GIB]", help=about)
+    sub.add_argument("--measured", metavar="RUN.json=SECONDS[,PEAK]", help=about)

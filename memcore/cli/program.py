@@ -26,6 +26,7 @@ from memcore.cli import (
     read,
     search,
     simulate,
+    snapshot,
     solve,
     sweep,
 )
@@ -35,7 +36,7 @@ from memcore.errors import Issue, PlanError, fault
 
 COMMANDS = (
     *(evaluate, check, explain, formula, levers, lens, solve, search, sweep, compare, link, read),
-    *(export, simulate, app, models, gpus, prices, plans),
+    *(export, snapshot, simulate, app, models, gpus, prices, plans),
 )
 
 

@@ -334,20 +334,26 @@ def measured_of(args: argparse.Namespace) -> Measured | None:
 
     if args.measured is None:
         return None
+    from memcore.cli.snapshot import snapshot_in
+
     path, found, numbers = args.measured.rpartition("=")
-    seconds, _, gib = numbers.partition(",")
+    seconds, _, peak = numbers.partition(",")
+    held = os.path.isfile(peak)
     try:
         if not found or not path:
             raise ValueError
-        took, peak = float(seconds), float(gib or 0) * GiB
-        whole = round(peak) if math.isfinite(peak) else -1
+        took, gib = float(seconds), 0.0 if held else float(peak or 0)
+        whole = round(gib * GiB) if math.isfinite(gib) else -1
     except ValueError:
         said = f"must be a plan's file, = and seconds, as run.json=9.5, not {shown(args.measured)}"
         raise PlanError([Issue("--measured", said)]) from None
+    of = peak if held else path
     try:
+        whole = snapshot_in(peak).fullest.peak.allocated if held else whole
+        of = path
         return Measured(plan_in(path), took, whole)
     except PlanError as e:
-        issues = (Issue("--measured", f"{shown_path(path)}: {issue}") for issue in e.issues)
+        issues = (Issue("--measured", f"{shown_path(of)}: {issue}") for issue in e.issues)
         raise PlanError(issues) from None
 
 

@@ -112,8 +112,7 @@ def text_of(name: str, data: bytes) -> Text:
 
 # What begins a file that is no text, and what to give in its place.
 BINARY = {
-    b"\x80": ": a pickle is not opened; give the job's own file, and its peak to memplan evaluate, "
-    "with --measured",
+    b"\x80": ": a pickle says no job; memplan snapshot reads a memory snapshot of PyTorch's",
     b"GGUF": ": weights say no job; give the command that serves them",
     b"PK\x03\x04": ": an archive is not opened; give the files in it",
 }

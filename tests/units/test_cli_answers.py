@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import pickle
+import re
 import sys
 from pathlib import Path
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import pandas as pd
 import pytest
+from allocating import MIB, Allocator
 
 from memcore import Plan, cli, evaluate, sweep
 from memcore.cli.progress import Progress
@@ -458,6 +461,71 @@ def test_an_unknown_gpu_or_host_is_named(memplan, part):
     ran = memplan("sweep", "-", "--axis", f"cluster.{part}=nix", "--json", given="{}")
     assert (ran.status, ran.out) == (2, "")
     assert f"--axis cluster.{part}: no preset 'nix'" in ran.err
+
+
+# ---- snapshot
+
+
+@pytest.fixture
+def snapshot(tmp_path):
+    """Two steps of one tensor each, as PyTorch writes what a GPU held."""
+    gpu = Allocator()
+    kept = [{"filename": "torch/nn/modules/module.py", "line": 9, "name": "_apply"}]
+    gpu.alloc(30 * MIB, kept)
+    for _ in range(2):
+        gpu.free(gpu.alloc(2 * MIB))
+        gpu.note("Optimizer.step#AdamW.step", "START")
+        gpu.time += 2_000_000
+        gpu.note("Optimizer.step#AdamW.step", "END")
+    path = tmp_path / "run.pickle"
+    path.write_bytes(pickle.dumps(gpu.snapshot()))
+    return str(path)
+
+
+def test_snapshot_says_what_a_run_held(memplan, snapshot):
+    said = memplan("snapshot", snapshot).out
+    assert "GPU 0: 9 events" in said
+    assert re.search(r"allocated peak .*32\.0 MiB", said)
+    assert "expandable_segments=False" in said
+    found = memplan("snapshot", snapshot, "--json").json
+    (device,) = found["devices"]
+    assert device["peak"]["allocated"] == 32 * MIB
+    assert device["categories"] == {"parameters": 30 * MIB, "workspace": 2 * MIB}
+    rows = memplan("snapshot", snapshot, "--csv").csv
+    (peak,) = [row for row in rows if row["name"] == "peak"]
+    assert (peak["table"], peak["bytes"]) == ("instants", str(32 * MIB))
+
+
+def test_snapshot_stands_beside_a_plan_and_becomes_its_measured_run(memplan, file, snapshot):
+    plan = file("fits")
+    said = memplan("snapshot", snapshot, plan).out
+    assert re.search(r"allocated .* 32\.0 MiB", said)
+    found = memplan("snapshot", snapshot, plan, "--json").json
+    assert found["measured"] == {"seconds": pytest.approx(2, abs=0.01), "bytes": 32 * MIB}
+    row = next(row for row in found["beside"] if row["name"] == "parameters")
+    assert row["measured"] == 30 * MIB
+    query = parse_qs(urlsplit(found["link"]).query)
+    measured, issues = decode_measured(query["measured"][0])
+    assert (measured.bytes, issues) == (32 * MIB, [])
+    slower = memplan("snapshot", snapshot, plan, "--seconds", 9, "--json").json
+    assert slower["measured"]["seconds"] == 9
+    beside = memplan("evaluate", plan, "--measured", f"{plan}=2.5,{snapshot}", "--json").json
+    assert beside["calibrated"]["measured"] == {"seconds": 2.5, "bytes": 32 * MIB}
+
+
+def test_what_is_no_snapshot_is_refused(memplan, file, tmp_path):
+    path = tmp_path / "weights.pt"
+    path.write_bytes(b"PK\x03\x04")
+    ran = memplan("snapshot", str(path), file("fits"))
+    assert ran.status == 2
+    assert ran.err == (
+        f"memplan: {path}: no memory snapshot of PyTorch: it is no pickle, as "
+        "torch.cuda.memory._dump_snapshot writes\n"
+    )
+    ran = memplan("snapshot", str(tmp_path / "none.pickle"))
+    assert "none.pickle: no such file" in ran.err
+    ran = memplan("evaluate", file("fits"), "--measured", f"{file('fits')}=2.5,{path}")
+    assert f"--measured: {path}: no memory snapshot" in ran.err
 
 
 # ---- read

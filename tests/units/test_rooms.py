@@ -153,6 +153,7 @@ READ = {
     ("memcore.models.catalog", "f.name.endswith('.json')"),  # files
     ("memcore.models.catalog", "file.name.endswith('.toml')"),
     ("memcore.models.catalog", "name.split('-')"),  # to sort by the numbers in it
+    ("memcore.formats.snapshot", "name.startswith(STEPS)"),  # what PyTorch's optimizers annotate
     ("memcore.models.families", "name.rpartition('.')"),  # a class of transformers, in config.json
     ("memcore.models.families.wrappers", "name.endswith(SUFFIXES)"),
     ("memcore.models.quantization", "name.startswith('re:')"),  # a pattern, in config.json

@@ -139,7 +139,7 @@ def test_a_model_that_nobody_knows_has_a_next_step(content, said):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"\x80\x04\x95\xff", "a pickle is not opened; give the job's own file"),
+        (b"\x80\x04\x95\xff", "a pickle says no job; memplan snapshot reads"),
         (b"GGUF\x03\xff", "give the command that serves them"),
         (b"PK\x03\x04\xff", "give the files in it"),
         (b"\xff\xfe", "not a text in UTF-8"),

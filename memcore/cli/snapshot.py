@@ -1,0 +1,202 @@
+"""`memplan snapshot`: what a run held on its GPUs, and how that compares with a plan."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from memcore.cli.arguments import Commands, command, plan_argument, positive
+from memcore.cli.link import base_option, link_to
+from memcore.cli.printing import fail, form_options, json_text, printable, table, write_csv
+from memcore.cli.reading import given_plan, named, read
+from memcore.errors import PlanError
+from memcore.units import bytes_text, relative_text, seconds_text
+
+if TYPE_CHECKING:
+    from memcore.formats.snapshot import Beside, Device, Snapshot
+    from memcore.plan.measured import Measured
+    from memcore.plan.plan import Plan
+
+SHOWN = 12  # rows of a table to read; JSON and CSV have more
+
+
+def add(commands: Commands) -> None:
+    about = (
+        "Say what a run really held on its GPUs, from a file of torch.cuda.memory._dump_snapshot, "
+        "and beside it what a plan says. Nothing in the file is run."
+    )
+    sub = command(commands, "snapshot", _snapshot, about)
+    sub.add_argument("file", metavar="FILE", help="the snapshot's pickle; - is standard input")
+    plan_argument(sub, needed=False)
+    about = "what one optimizer step took, where the snapshot does not say it"
+    sub.add_argument("--seconds", metavar="SECONDS", type=positive, help=about)
+    base_option(sub)
+    form_options(sub, "as JSON", "as one CSV, whose first columns say which GPU and table")
+
+
+def snapshot_in(path: str) -> Snapshot:
+    """The snapshot in a file. Raises PlanError."""
+    from memcore.formats.snapshot import MAX_BYTES, snapshot_of
+
+    return snapshot_of(read(path, MAX_BYTES))
+
+
+def _snapshot(args: argparse.Namespace) -> int:
+    from memcore.evaluate import evaluate
+    from memcore.formats.snapshot import beside
+
+    try:
+        found = snapshot_in(args.file)
+    except PlanError as e:
+        return fail(*(f"{named(args.file)}: {issue}" for issue in e.issues))
+    plan = given_plan(args) if args.plan else None
+    rows = beside(found.fullest, evaluate(plan)) if plan else ()
+    measured = _measured(found, plan, args.seconds) if plan else None
+    if args.csv:
+        write_csv(_rows(found, rows))
+    elif args.json:
+        print(json_text(_document(found, rows, measured, args.base), indent=1))
+    else:
+        blocks = [block for device in found.devices for block in _readable(device)]
+        blocks += _settings(found)
+        if plan:
+            blocks += _compared(found.fullest, plan, rows, measured, args.base)
+        print(printable("\n\n".join(blocks)))
+    return 0
+
+
+def _measured(found: Snapshot, plan: Plan, seconds: float | None) -> Measured | None:
+    """The plan's step as it ran; None where nothing says how long it took."""
+    from memcore.plan.measured import Measured
+
+    took = seconds or found.fullest.step_seconds
+    return Measured(plan, took, found.fullest.peak.allocated) if took else None
+
+
+def _document(
+    found: Snapshot, rows: Sequence[Beside], measured: Measured | None, base: str
+) -> dict[str, Any]:
+    from memcore.report import plain
+
+    document = found.to_dict()
+    if rows:
+        document["beside"] = plain(rows)
+    if measured:
+        document["measured"] = {"seconds": measured.seconds, "bytes": measured.bytes}
+        document["link"] = link_to([measured.plan], base, measured=measured)
+    return document
+
+
+def _rows(found: Snapshot, compared: Sequence[Beside]) -> Iterator[dict[str, Any]]:
+    for device in found.devices:
+        of = {"gpu": device.index}
+        for name in ("start", "peak", "end"):
+            at = getattr(device, name)
+            yield {**of, "table": "instants", "name": name, "seconds": at.seconds,
+                   "bytes": at.allocated, "requested_bytes": at.requested,
+                   "reserved_bytes": at.reserved}  # fmt: skip
+        yield {**of, "table": "peaks", "name": "reserved", "bytes": device.reserved_bytes}
+        yield {**of, "table": "peaks", "name": "requested", "bytes": device.requested_bytes}
+        for name in ("waiting_bytes", "largest_free"):
+            yield {**of, "table": "free", "name": name, "bytes": getattr(device, name)}
+        for title, held in (("groups", device.groups), ("largest", device.largest)):
+            for each in held:
+                yield {**of, "table": title, "name": each.category, "where": each.where,
+                       "count": each.count, "bytes": each.bytes}  # fmt: skip
+        for phase in device.phases:
+            yield {**of, "table": "phases", "name": phase.name, "count": phase.times,
+                   "seconds": phase.seconds, "bytes": phase.allocated_bytes}  # fmt: skip
+        for failure in device.failures:
+            yield {**of, "table": "failures", "name": "out of memory", "bytes": failure.asked,
+                   "allocated_bytes": failure.allocated, "free_bytes": failure.free}  # fmt: skip
+    for row in compared:
+        yield {"gpu": found.fullest.index, "table": "beside", "name": row.name,
+               "bytes": row.measured, "planned_bytes": row.planned,
+               "planned_at_most": row.at_most}  # fmt: skip
+
+
+def _readable(device: Device) -> Iterator[str]:
+    from memcore.formats.snapshot import CATEGORIES
+
+    def row(name: str, at: Any) -> tuple[str, ...]:
+        sizes = (at.allocated, at.requested, at.reserved)
+        return name, *map(bytes_text, sizes)
+
+    lasts = f", {seconds_text(device.seconds)}" if device.seconds else ""
+    peak = device.peak
+    head = (f"GPU {device.index}: {device.events:,} events{lasts}", "allocated", "requested",
+            "reserved")  # fmt: skip
+    when = f" ({seconds_text(peak.seconds)} after the start)" if peak.seconds else ""
+    rows = [row("start", device.start), row(f"allocated peak{when}", peak), row("end", device.end)]
+    most = (peak.allocated, device.requested_bytes, device.reserved_bytes)
+    rows.append(("each at its own peak", *map(bytes_text, most)))
+    yield "\n".join(table(head, rows))
+    free = peak.reserved - peak.allocated
+    share = f" ({free / peak.reserved:.1%})" if peak.reserved else ""
+    waits = f", {bytes_text(device.waiting_bytes)} of it waiting for another stream"
+    yield (
+        f"Reserved and without a tensor at the peak: {bytes_text(free)}{share}"
+        f"{waits if device.waiting_bytes else ''}; the largest free piece has "
+        f"{bytes_text(device.largest_free)}."
+    )
+    for failure in device.failures:
+        yield f"Memory ran out: {failure}; the GPU had {bytes_text(failure.free)} free."
+    total = peak.allocated or 1
+    categories = [
+        (CATEGORIES[name], bytes_text(size), f"{size / total:.1%}")
+        for name, size in device.categories.items()
+    ]
+    yield "\n".join(table(("At the peak", "bytes", "share"), categories))
+    groups = [
+        (CATEGORIES[each.category], each.where, f"{each.count:,}", bytes_text(each.bytes))
+        for each in device.groups[:SHOWN]
+    ]
+    yield "\n".join(table(("By where it was allocated", "", "tensors", "bytes"), groups, left=2))
+    largest = [
+        (CATEGORIES[t.category], t.where, f"{t.count:,}", bytes_text(t.bytes // t.count))
+        for t in device.largest[: SHOWN // 2]
+    ]
+    yield "\n".join(table(("The largest tensors", "", "tensors", "each"), largest, left=2))
+    if device.phases:
+        phases = [
+            (p.name, f"{p.times:,}", seconds_text(p.seconds), bytes_text(p.allocated_bytes))
+            for p in device.phases[:SHOWN]
+        ]
+        yield "\n".join(table(("Phase", "times", "each", "most allocated"), phases))
+
+
+def _settings(found: Snapshot) -> Iterator[str]:
+    said = [f"{name}={value}" for name, value in found.settings.items()]
+    yield f"Allocator: {', '.join(said)}" if said else "The allocator's settings are not told."
+
+
+def _compared(
+    device: Device, plan: Plan, rows: Sequence[Beside], measured: Measured | None, base: str
+) -> Iterator[str]:
+    from memcore.formats.snapshot import CATEGORIES
+
+    def cells(row: Beside) -> tuple[str, ...]:
+        name = CATEGORIES.get(row.name, row.name)
+        low, high, held = row.planned, row.at_most, row.measured
+        planned = "-" if low is None else bytes_text(low)
+        if low is None or held is None:
+            return name, planned, "-" if held is None else bytes_text(held), ""
+        if high is not None:
+            said = "within" if low <= held <= high else "below" if held < low else "above"
+            return name, f"{planned} to {bytes_text(high)}", bytes_text(held), said
+        return name, planned, bytes_text(held), relative_text(low / held - 1) if held else ""
+
+    head = (f"{plan.architecture.label}, on {plan.cluster.gpus:,} x {plan.accelerator.label}",
+            "planned", f"GPU {device.index} had", "plan")  # fmt: skip
+    yield "\n".join(table(head, [cells(row) for row in rows]))
+    if measured is None:
+        yield (
+            "How long a step took is not in the snapshot: say it with --seconds, and the link to "
+            "the app has this run beside the plan."
+        )
+        return
+    yield (
+        f"A step took {seconds_text(measured.seconds)}, while memory was recorded. This link has "
+        f"the run beside the plan:\n{link_to([plan], base, measured=measured)}"
+    )

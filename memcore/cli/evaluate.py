@@ -189,11 +189,50 @@ def _readable(plan: Plan, report: Report, beside: Calibrated | None, job: str | 
         blocks += _run(plan, report)
     if job == SERVE or job in BOTH:
         blocks += _serve(plan, report)
-    notes = [f"Note: {note}" for note in _notes(plan, report, job)]
+    blocks += _next(plan, report, job)
+    above = "\n".join(blocks)
+    notes = [
+        f"Note: {note}"
+        for note in _notes(plan, report, job)
+        if note.removeprefix("Serving: ").removesuffix(".") not in above
+    ]
     notes += [f"Note on {path}: {remark}" for path, remark in report.remarks.items()]
     blocks.append("\n".join(notes))
     text = "\n\n".join(filter(None, blocks))
     return printable(text)
+
+
+def _next(plan: Plan, report: Report, job: str | None) -> Iterable[str]:
+    """What to change first, of what does not fit."""
+    if job != SERVE and report.memory and report.memory.verdict != "fits":
+        from memcore.search.levers import levers
+
+        trained = levers(plan)
+        if trained and trained[0].fits:
+            yield _first(trained[0].label, trained[0].followers, "", sum(v.fits for v in trained))
+        else:
+            yield (
+                "No single change makes it fit, nor do the pairs that were tried: `memplan search` "
+                "tries all together."
+            )
+    if (job == SERVE or job in BOTH) and report.serve and not report.serve.fits:
+        from memcore.search.server_levers import server_levers
+
+        served = [lever for lever in server_levers(plan) if not lever.limit]
+        if served:
+            yield _first(served[0].label, served[0].followers, " --serving", len(served))
+        else:
+            yield (
+                "No single change serves them: `memplan search --serve` tries other GPUs, engines "
+                "and dtypes."
+            )
+
+
+def _first(label: str, followers: Sequence[str], option: str, fixes: int) -> str:
+    also = f" (and {', '.join(followers)})" if followers else ""
+    how = "serves them" if option else "makes it fit"
+    listed = f"`memplan levers{option}` lists {fixes:,} changes that do, with their prices"
+    return f"Next step: {label}{also} {how}. {listed}."
 
 
 def _notes(plan: Plan, report: Report, job: str | None) -> Sequence[str]:

@@ -3,40 +3,70 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 from memcore.cli.arguments import Commands, command, json_option, plan_argument
 from memcore.cli.printing import json_text, plan_title, printable, table
 from memcore.cli.reading import given_plan
-from memcore.units import bytes_text, relative_text, signed_seconds
+from memcore.units import bytes_text, relative_text, seconds_text, signed_seconds
+from memcore.words.jobs import SERVE
+
+if TYPE_CHECKING:
+    from memcore.plan.plan import Plan
+    from memcore.report import Memory, Report
+    from memcore.search.levers import Lever
+    from memcore.search.server_levers import ServerLever
 
 SAME_RANK = (
     "Changes of one rank cannot be told apart by their GPU time; in brackets what eight of ten "
     "pairs of measured plans leave possible."
 )
 
+SAME_COST = (
+    "Changes of one rank cannot be told apart by the GPU time of a request. Guesses of a draft are "
+    "taken at the plan's share (serve.draft_acceptance), and a head as one that exists."
+)
+
 
 def add(commands: Commands) -> None:
     about = (
         "List the changes that make a plan fit or faster, each with its price: single ones, and "
-        "two at once where no single one on the same GPUs fits and trains the same."
+        "two at once where no single one on the same GPUs fits and trains the same. With --serving "
+        "those that make a server fit, cheaper or roomier."
     )
     sub = command(commands, "levers", _levers, about)
     plan_argument(sub)
+    about = "change how the plan serves, in place of how it trains; so does --job serve"
+    sub.add_argument("--serving", action="store_true", help=about)
     json_option(sub)
 
 
 def _levers(args: argparse.Namespace) -> int:
     from memcore.evaluate import evaluate
-    from memcore.search.levers import headline, levers
+    from memcore.search.levers import levers
+    from memcore.search.server_levers import server_levers
 
     plan = given_plan(args)
-    report, found = evaluate(plan), levers(plan)
+    serving = args.serving or args.job == SERVE
+    found: Sequence[Lever | ServerLever] = server_levers(plan) if serving else levers(plan)
     if args.json:
         print(json_text([lever.to_dict() for lever in found], indent=1))
         return 0
-    if report.memory is None:
-        print(printable("\n".join(f"Note: {note}" for note in report.notes)))
-        return 0
+    report = evaluate(plan)
+    if serving:
+        blocks = _of_serving(plan, report, cast("Sequence[ServerLever]", found))
+    elif report.memory is None:
+        blocks = ["\n".join(f"Note: {note}" for note in report.notes)]
+    else:
+        blocks = _of_training(report.memory, cast("Sequence[Lever]", found))
+    print(printable("\n\n".join([plan_title(plan, report), *blocks])))
+    return 0
+
+
+def _of_training(memory: Memory, found: Sequence[Lever]) -> list[str]:
+    from memcore.search.levers import headline
+
     rows = [
         (
             str(lever.rank),
@@ -60,8 +90,42 @@ def _levers(args: argparse.Namespace) -> int:
         "step",
         "GPU time per token",
     )
-    blocks = [plan_title(plan, report), headline(report.memory, found)]
-    blocks += ["\n".join(table(head, rows, left=5))] if rows else []
-    blocks += [SAME_RANK] if rows else []
-    print(printable("\n\n".join(blocks)))
-    return 0
+    listed = ["\n".join(table(head, rows, left=5)), SAME_RANK] if rows else []
+    return [headline(memory, found), *listed]
+
+
+def _of_serving(plan: Plan, report: Report, found: Sequence[ServerLever]) -> list[str]:
+    from memcore.search.server_levers import SERVES
+    from memcore.search.solve import Targets
+    from memcore.serving.serve import verdict
+
+    if report.serve is None:
+        return ["It is not served, so there is nothing to change."]
+    said = verdict(report.serve, plan.serve.concurrency)
+    said = f"{said[:1].upper()}{said[1:]}"
+    if miss := Targets.of(plan).miss(report.serve):
+        said += f".\n{miss.text[:1].upper()}{miss.text[1:]}"
+    if not found:
+        return [said, "No single change leaves more room or takes less of the GPUs for a request."]
+    rows = [
+        (
+            str(lever.rank),
+            lever.label,
+            ", ".join(lever.followers),
+            SERVES[lever.serves],
+            lever.verdict,
+            f"{lever.sequences:,}",
+            _seconds(lever.first),
+            _seconds(lever.each),
+            _seconds(lever.cost),
+            "" if lever.price is None else relative_text(lever.price),
+        )
+        for lever in found
+    ]
+    head = ("rank", "change", "and sets", "it", "and", "room for", "first token", "a token",
+            "GPU time of a request", "")  # fmt: skip
+    return [said, "\n".join(table(head, rows, left=5)), SAME_COST]
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else seconds_text(seconds)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.hardware.accelerator import Accelerator
 from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.search.choices import RANKS, planned_on, price_of, refuse
@@ -144,10 +145,8 @@ def _kinds(plan: Plan, gpus: Sequence[str], engines: Sequence[str], keep: str) -
             if keep == TRAINING:
                 yield name, own
                 continue
-            wide = [w for w in ENGINES[engine].narrower if _narrower(plan, w)]
-            caches = [w for w in ENGINES[engine].caches if _narrower_cache(plan, w)]
-            for weights in ("", *wide):
-                for cache in ("", *caches):
+            for weights in ("", *narrower(plan, engine)):
+                for cache in ("", *narrower_caches(plan, engine)):
                     words = {"weight_dtype": weights, "kv_dtype": cache}
                     yield name, own | {k: v for k, v in words.items() if v}
 
@@ -157,16 +156,24 @@ def _engines(plan: Plan, gpu: str, engines: Sequence[str]) -> Sequence[str]:
         return engines
     if plan.serve.engine != AUTO:
         return [plan.engine]
-    vendor = catalog.accelerator(gpu).vendor
-    return [name for name, e in ENGINES.items() if vendor in e.vendors] or [plan.engine]
+    return engines_of(catalog.accelerator(gpu)) or [plan.engine]
 
 
-def _narrower(plan: Plan, word: str) -> bool:
-    return bits(WEIGHT_DTYPES[word].matrices) < bits(plan.weights.matrices)
+def engines_of(gpu: Accelerator) -> list[str]:
+    """The engines that people serve many users with on an accelerator."""
+    return [name for name, engine in ENGINES.items() if gpu.vendor in engine.vendors]
 
 
-def _narrower_cache(plan: Plan, word: str) -> bool:
-    return KV_DTYPES[word].bits < KV_DTYPES[plan.serve.kv_dtype].bits
+def narrower(plan: Plan, engine: str) -> list[str]:
+    """Dtypes of fewer bits than the plan's weights have, in which models are published for it."""
+    now = bits(plan.weights.matrices)
+    return [w for w in ENGINES[engine].narrower if bits(WEIGHT_DTYPES[w].matrices) < now]
+
+
+def narrower_caches(plan: Plan, engine: str) -> list[str]:
+    """Dtypes of its cache of fewer bits than the plan's has."""
+    now = KV_DTYPES[plan.serve.kv_dtype].bits
+    return [w for w in ENGINES[engine].caches if KV_DTYPES[w].bits < now]
 
 
 def _replicas(users: int) -> list[int]:

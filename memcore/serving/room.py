@@ -299,18 +299,23 @@ def budget_bytes(x: Any) -> Read:
 
 @quantity("serve.kv_budget_bytes", "Room for KV cache", "bytes", "On each GPU.", [SERVER])
 def kv_budget_bytes(x: Any) -> Read:
-    if x.plan.serve.offload_kv == "cpu":
-        ranks = x.known("GPUs in a node", x.server.plan.gpus_in_node, source="the plan")
-        room = floor(floor(x.hardware.dram_bytes * x.serve.memory_share) / ranks)
-        return x.said(room, "In the host's memory, of each GPU.", ())
+    left = _left(x)
+    if x.plan.serve.offload_kv != "cpu":
+        return at_least_zero(left)
+    ranks = x.known("GPUs in a node", x.server.plan.gpus_in_node, source="the plan")
+    room = floor(floor(x.hardware.dram_bytes * x.serve.memory_share) / ranks)
+    none = x.known("nothing, as the GPU cannot hold the rest", 0, "bytes", source="the plan")
+    return x.said(where(left >= 0, room, none), "In the host's memory, of each GPU.", ())
+
+
+def _left(x: Any) -> Read:
+    """Bytes of the budget that all but the cache leaves, below 0 where it does not fit."""
     left = x.serve.budget_bytes - x.serve.weights_bytes - x.serve.table_bytes
     if x.server.plan.share != engines.POOL:
         left = left - x.serve.activation_bytes - x.serve.overhead_bytes
     away = _away(x)
     left = where(away, left + x.serve.offloaded_bytes, left)
-    if x.server.plan.share == engines.LEFT:
-        left = floor(left * x.serve.memory_share)
-    return at_least_zero(left)
+    return floor(left * x.serve.memory_share) if x.server.plan.share == engines.LEFT else left
 
 
 @quantity("serve.blocks", "Blocks", "", "Pages of the whole cache.")

@@ -600,3 +600,32 @@ def test_check_reads_what_other_programs_are_given(memplan, tmp_path):
     ran = memplan("check", str(file), "--gpu", "h200-sxm-141gb")
     assert ran.status == 0
     assert "serving" not in ran.err
+
+
+def test_levers_of_a_server(memplan):
+    asked = ("llama-3.3-70b", "--job", "serve", "--gpus", "4")
+    ran = memplan("levers", *asked)
+    assert ran.status == 0
+    assert "Tensor parallel, serving: 4" in ran.out
+    assert "serves all" in ran.out
+    listed = memplan("levers", *asked, "--json").json
+    assert listed[0]["changes"] == {"serve.tp": 4}
+    assert memplan("levers", "bert-base", "--serving").out.endswith("nothing to change.\n")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            ("llama-3.3-70b", "--job", "serve"),
+            "Next step: Tensor parallel, serving: 4 serves them.",
+        ),
+        (("llama-3.3-70b", "--job", "pretrain"), "Next step: GPUs: 24 makes it fit."),
+        (("llama-3.1-8b", "--job", "serve", "--gpus", "1"), ""),
+    ],
+)
+def test_a_report_says_what_to_change_first(memplan, asked, said):
+    out = memplan("evaluate", *asked).out
+    assert said in out
+    assert ("Next step" in out) == bool(said)
+    assert out.count("nothing is left for the KV cache") <= 1

@@ -63,3 +63,16 @@ def test_each_cell_is_that_of_evaluate(document):
             assert columns[name][i] == getattr(report.serve, name), (name, cells[i])
         compared += 1
     assert compared >= 5
+
+
+@pytest.mark.parametrize(("tp", "fits"), [(1, False), (4, True)])
+def test_a_cache_on_the_host_does_not_make_room_for_weights(tp, fits):
+    """131 GiB of weights on a GPU of 80 GB: they stay on it, wherever the cache is."""
+    served = evaluate(
+        Plan(
+            model="llama-3.3-70b",
+            cluster={"gpus": 4},
+            serve={"tp": tp, "offload_kv": "cpu"},
+        )
+    ).serve
+    assert (served.fits, bool(served.kv_budget_bytes), bool(served.max_concurrency)) == (fits,) * 3

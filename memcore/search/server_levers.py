@@ -1,0 +1,192 @@
+"""Levers of a server: every single change to how a model is served, and what it gives and costs.
+
+A lever's figures are those of the plan with the change, as `evaluate` says them. The dtypes and
+engines that are tried are those that `search_servers` tries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from memcore.plan.plan import Plan, title_of, value_text
+from memcore.search.choices import RANKS
+from memcore.search.fitting import planned
+from memcore.search.levers import differences
+from memcore.search.servers import engines_of, narrower, narrower_caches
+from memcore.search.solve import FELT, LIMITS, Targets, largest_concurrency, serving_limit
+from memcore.serving.serve import servable
+from memcore.serving.server import Server
+from memcore.timing.certainty import apart_serving, ranked
+from memcore.words.engines import DEVICE
+from memcore.words.serving import EAGLE, PREFILLS
+
+# What a change leaves of the answers and of who gets them, in the order in which people try it.
+SAME, ROUNDED, FEWER = "same", "rounded", "fewer"
+SERVES = {
+    SAME: "answers the same",
+    ROUNDED: "rounds weights or cache",
+    FEWER: "serves fewer at once",
+}
+FULLER = 0.95  # of the GPU's memory, as vLLM's documentation suggests where the cache is short
+GUESSED = 3  # tokens that a draft guesses, as vLLM's examples for such heads have it
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLever:
+    """One change of how a plan serves.
+
+    name          stable: 'tp-4'
+    label         the field that is changed, and to what; followers: what else is set with it
+    serves        what becomes of the answers, a word of SERVES
+    changes       every field that differs
+    limit         what still keeps it from serving what is asked, of solve.LIMITS; '' for nothing
+    sequences     that a replica has room for at once
+    first, each   seconds to a prompt's first token and of each after it, with first_range and
+                  each_range; None where it has no room
+    cost          GPU-seconds of a request, None where it has no room; price: over that of the plan,
+                  less 1, None where that has none
+    rank          1 is the best; those whose costs cannot be told apart have the same
+    """
+
+    name: str
+    label: str
+    followers: tuple[str, ...]
+    serves: str
+    changes: Mapping[str, Any]
+    limit: str
+    sequences: int
+    first: float | None
+    first_range: tuple[float, float] | None
+    each: float | None
+    each_range: tuple[float, float] | None
+    cost: float | None
+    price: float | None
+    plan: Plan
+    rank: int = 0
+
+    @property
+    def verdict(self) -> str:
+        """What becomes of what is asked, in words."""
+        return f"not all, by {LIMITS[self.limit]}" if self.limit else "serves all"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The lever as plain JSON types."""
+        found = {name: getattr(self, name) for name in self.__slots__ if name != "plan"}
+        return found | {"changes": dict(self.changes)}
+
+
+def server_levers(plan: Plan) -> tuple[ServerLever, ...]:
+    """What can be changed about how a plan serves, the best first; nothing of what is not served.
+
+    While it does not serve what is asked (so many sequences at once, within its targets), what
+    makes it, then what leaves more room. When it does: what takes less of the GPUs for a request,
+    then what leaves more room. Of equal ones those that answer the same come first.
+    """
+    if not servable(plan.architecture):
+        return ()
+    now = _lever(SAME, {}, plan, None)
+    found = []
+    for serves, changes in _tries(plan):
+        there = planned(plan, changes)
+        if there is not None and _helps(lever := _lever(serves, changes, there, now), now):
+            found.append(lever)
+    groups: dict[Any, list[ServerLever]] = {}
+    for lever in found:
+        groups.setdefault(_group(lever, now), []).append(lever)
+    listed: list[ServerLever] = []
+    for _, of in sorted(groups.items(), key=lambda pair: pair[0]):
+        of.sort(key=lambda lever: (_dear(lever), -lever.sequences))
+        ranks = ranked([lever.plan for lever in of], list(map(_dear, of)), apart_serving)
+        listed += [
+            replace(lever, rank=len(listed) + rank) for lever, rank in zip(of, ranks, strict=True)
+        ]
+    return tuple(listed)
+
+
+def _dear(lever: ServerLever) -> float:
+    return math.inf if lever.cost is None else lever.cost
+
+
+def _group(lever: ServerLever, now: ServerLever) -> tuple[Any, ...]:
+    """What comes before a lever's price, the smallest first."""
+    cheaper = lever.price is not None and lever.price < -NOTICED
+    return bool(lever.limit), not (now.limit or cheaper), list(SERVES).index(lever.serves)
+
+
+NOTICED = 0.005  # of a request's GPU-seconds, or of the room for sequences: less is no lever
+
+
+def _helps(lever: ServerLever, now: ServerLever) -> bool:
+    """Whether it serves what the plan does not, or comes nearer; where the plan does, whether it
+    takes less of the GPUs or leaves more room."""
+    if bool(lever.limit) != bool(now.limit):
+        return not lever.limit
+    if now.limit in FELT:
+        before, after = ((x.each, x.first)[now.limit == "ttft"] for x in (now, lever))
+        return before is not None and after is not None and after < (1 - NOTICED) * before
+    roomier = lever.sequences > (1 + NOTICED) * now.sequences
+    return roomier or (lever.price is not None and lever.price < -NOTICED)
+
+
+def _per_request(plan: Plan) -> float | None:
+    """GPU-seconds that a request takes; None where there is no room for one."""
+    x, s = Server.of(plan).numbers.serve, plan.serve
+    if not x.running:
+        return None
+    gpus = plan.serving_tp * plan.serving_pp * (2 if PREFILLS[s.prefill].elsewhere else 1)
+    seconds = s.prompt_len * x.prompt_token_seconds + s.output_len * x.output_token_seconds
+    return float(gpus * seconds)
+
+
+def _lever(
+    serves: str, changes: Mapping[str, Any], there: Plan, now: ServerLever | None
+) -> ServerLever:
+    x, cost = Server.of(there).numbers.serve, _per_request(there)
+    before = now.cost if now else None
+    path, value = next(iter(changes.items()), ("", None))
+    return ServerLever(
+        name=f"{path.rpartition('.')[2]}-{value}",
+        label=f"{title_of(path)}: {value_text(path, value)}" if path else "",
+        followers=tuple(
+            f"{title_of(p)} {value_text(p, v)}" for p, v in changes.items() if p != path
+        ),
+        serves=serves,
+        changes=differences(now.plan, there) if now else {},
+        limit=serving_limit(there, Targets.of(there)),
+        sequences=int(x.max_concurrency),
+        first=x.ttft_seconds if cost else None,
+        first_range=x.ttft_range if cost else None,
+        each=x.tpot_seconds if cost else None,
+        each_range=x.tpot_range if cost else None,
+        cost=cost,
+        price=cost / before - 1 if cost and before else None,
+        plan=there,
+    )
+
+
+def _tries(plan: Plan) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Changes, in the order in which people try them, with what they leave of the answers."""
+    s, gpus = plan.serve, plan.cluster.gpus
+    most = max(plan.gpus_per_domain, plan.gpus_per_node)
+    for tp in RANKS:
+        if tp * plan.serving_pp <= most and tp != plan.serving_tp:
+            more = {"cluster.gpus": tp * plan.serving_pp} if tp * plan.serving_pp > gpus else {}
+            yield SAME, {"serve.tp": tp} | more
+    if plan.share == DEVICE and Server.of(plan).numbers.serve.memory_share < FULLER:
+        yield SAME, {"serve.memory_utilization": FULLER}
+    yield from ((SAME, {"serve.prefill": word}) for word in PREFILLS if word != s.prefill)
+    if not plan.drafts:
+        yield SAME, {"serve.draft_model": EAGLE, "serve.draft_tokens": GUESSED}
+    if s.offload_kv != "cpu":
+        yield SAME, {"serve.offload_kv": "cpu"}
+    own = plan.engine
+    others = (name for name in engines_of(plan.accelerator) if name != own)
+    yield from ((SAME, {"serve.engine": name}) for name in others)
+    yield from ((ROUNDED, {"serve.weight_dtype": word}) for word in narrower(plan, own))
+    yield from ((ROUNDED, {"serve.kv_dtype": word}) for word in narrower_caches(plan, own))
+    fewer = largest_concurrency(plan, Targets.of(plan)).value
+    if 0 < fewer < s.concurrency:
+        yield FEWER, {"serve.concurrency": fewer}

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from memcore.frameworks.framework import Framework
+from memcore.frameworks.instants import backwards, embedding_backward, forwards, loss, loss_backward
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
-from memcore.step.step import (
-    EMBEDDING_RUNS,
-    HEAD_RUNS,
-    Alive,
-    Instant,
-    Step,
-    activations,
-    crossing,
-    left_until_end,
-    optimizers,
-    resident,
-    waiting,
-)
-from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, gradients, tied_gradient, window
+from memcore.step.step import Alive, Instant, Step, optimizers, resident
+from memcore.tape.ledger import BACKWARD, Amounts, gradients, tied_gradient
 from memcore.timing.communication import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -35,7 +24,7 @@ from memcore.words.training import FRAMEWORKS
 def whole_model(step: Step) -> list[Instant]:
     """Every GPU has all parameters of its stage: PyTorch, DistributedDataParallel, Megatron."""
     blocks, layers = step.blocks, step.running
-    n, merge = layers.count, step.keeps_gradients or step.accumulated
+    merge = step.keeps_gradients or step.accumulated
     base = resident(step)
     made: Alive = [
         *step.at_first((gradients(blocks.embed), 1)),
@@ -55,70 +44,15 @@ def whole_model(step: Step) -> list[Instant]:
             return [*step.at_last((tied_gradient(blocks.head), 1)), *again]
         return [*step.at_last((gradients(blocks.head), 1)), *step.made(counts)]
 
-    out = step.between(before)
-    out += [
-        Instant(
-            name,
-            label,
-            before + activations(step, i, forward=True),
-            step.forward(i),
-            FORWARD,
-            i,
-        )
-        for name, label, i in step.starts
+    return [
+        *step.between(before),
+        *forwards(step, lambda i: before),
+        *loss(step, before),
+        *loss_backward(step, before, merge),
+        *backwards(step, lambda i: [*before, *so_far(layers.after(i))], merge),
+        *embedding_backward(step, [*before, *so_far(layers.counts)], merge),
+        *optimizers(step, base + made),
     ]
-    if step.last:
-        out += [
-            Instant(
-                "loss",
-                "Loss",
-                before + activations(step, n, forward=True),
-                window(blocks.head, FORWARD),
-                FORWARD,
-                HEAD_RUNS,
-            ),
-            Instant(
-                "loss-backward",
-                "Backward of the loss",
-                before + activations(step, n, forward=False),
-                window(blocks.head, BACKWARD, merge),
-                BACKWARD,
-                HEAD_RUNS,
-            ),
-        ]
-    for name, label, i in step.ends:
-        out.append(
-            Instant(
-                name,
-                label,
-                [
-                    *before,
-                    *so_far(layers.after(i)),
-                    *activations(step, i, forward=False),
-                    *crossing(step, i),
-                ],
-                step.backward(i, merge),
-                BACKWARD,
-                i,
-            )
-        )
-    if step.first:
-        out.append(
-            Instant(
-                "embedding-backward",
-                "Backward of the embedding",
-                [
-                    *before,
-                    *so_far(layers.counts),
-                    *left_until_end(step),
-                    *waiting(step),
-                ],
-                window(blocks.embed, BACKWARD, merge),
-                BACKWARD,
-                EMBEDDING_RUNS,
-            )
-        )
-    return out + optimizers(step, base + made)
 
 
 def replicated(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:

@@ -17,25 +17,12 @@ from typing import TYPE_CHECKING
 
 from memcore.frameworks.framework import Framework
 from memcore.frameworks.fsdp2 import sharded
+from memcore.frameworks.instants import backwards, embedding_backward, forwards, loss, loss_backward
 from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.step.states import DEEPSPEED as SOURCE
-from memcore.step.step import (
-    BUFFERS,
-    EMBEDDING_RUNS,
-    HEAD_RUNS,
-    Alive,
-    Instant,
-    Step,
-    activations,
-    crossing,
-    left_until_end,
-    optimizer_states,
-    stepping,
-    tables_of,
-    waiting,
-)
+from memcore.step.step import BUFFERS, Alive, Instant, Step, optimizer_states, stepping, tables_of
 from memcore.tape.dims import (
     ALLREDUCED,
     BUCKET,
@@ -62,16 +49,7 @@ from memcore.tape.dims import (
     minimum,
     where,
 )
-from memcore.tape.ledger import (
-    BACKWARD,
-    FORWARD,
-    Amounts,
-    Group,
-    Template,
-    gradients,
-    tied_gradient,
-    window,
-)
+from memcore.tape.ledger import BACKWARD, Amounts, Group, Template, gradients, tied_gradient
 from memcore.tape.tape import Storage, Tape
 from memcore.timing.communication import (
     ALL_GATHER,
@@ -263,7 +241,7 @@ def instants(step: Step) -> list[Instant]:
     soon as it is there, so that it is gone then.
     """
     blocks, layers = step.blocks, step.running
-    n, whole = layers.count, step.zero < 2
+    whole = step.zero < 2
     merge = step.keeps_gradients or not whole
     base = always(step)
     made: Alive = [
@@ -284,61 +262,15 @@ def instants(step: Step) -> list[Instant]:
             return step.at_last((tied_gradient(blocks.head), 1))
         return [*step.at_last((gradients(blocks.head), 1)), *step.made(counts)]
 
-    out = [
+    return [
         *step.between(before),
-        *(
-            Instant(
-                name,
-                label,
-                [*running, *activations(step, i, forward=True)],
-                step.forward(i),
-                FORWARD,
-                i,
-            )
-            for name, label, i in step.starts
-        ),
-        Instant(
-            "loss",
-            "Loss",
-            [*running, *activations(step, n, forward=True)],
-            window(blocks.head, FORWARD),
-            FORWARD,
-            HEAD_RUNS,
-        ),
-        Instant(
-            "loss-backward",
-            "Backward of the loss",
-            [*running, *bucket(step), *activations(step, n, forward=False)],
-            window(blocks.head, BACKWARD, merge),
-            BACKWARD,
-            HEAD_RUNS,
-        ),
-        *(
-            Instant(
-                name,
-                label,
-                [
-                    *backward,
-                    *so_far(layers.after(i)),
-                    *activations(step, i, forward=False),
-                    *crossing(step, i),
-                ],
-                step.backward(i, merge),
-                BACKWARD,
-                i,
-            )
-            for name, label, i in step.ends
-        ),
-        Instant(
-            "embedding-backward",
-            "Backward of the embedding",
-            [*backward, *so_far(layers.counts), *left_until_end(step), *waiting(step)],
-            window(blocks.embed, BACKWARD, merge),
-            BACKWARD,
-            EMBEDDING_RUNS,
-        ),
+        *forwards(step, lambda i: running),
+        *loss(step, running),
+        *loss_backward(step, [*running, *bucket(step)], merge),
+        *backwards(step, lambda i: [*backward, *so_far(layers.after(i))], merge),
+        *embedding_backward(step, [*backward, *so_far(layers.counts)], merge),
+        *_ending(step, base, made),
     ]
-    return [*out, *_ending(step, base, made)]
 
 
 def _ending(step: Step, base: Alive, made: Alive) -> list[Instant]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcore.frameworks.framework import Framework
+from memcore.frameworks.instants import behind, embedding_backward, forwards, loss, loss_backward
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
 from memcore.step.step import (
@@ -12,14 +13,12 @@ from memcore.step.step import (
     Instant,
     Step,
     activations,
-    crossing,
     layers_reached,
-    left_until_end,
     resident,
     stepping,
     waiting,
 )
-from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, gradients, saved, window
+from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, gradients, saved
 from memcore.tape.structure import BRIDGE, IDLE
 from memcore.timing.communication import (
     ALL_BACKWARD,
@@ -104,42 +103,11 @@ def sharded_layers(step: Step) -> list[Instant]:
         gone = step.keeps_gradients or hosted
         return [] if gone else step.of_layers("gradients", proper(counts))
 
-    out = step.between(before)
-    out += [
-        Instant(
-            name,
-            label,
-            [
-                *before,
-                *root,
-                *unsharded(i + 1),
-                *whole(i),
-                *gathering(i),
-                *activations(step, i, forward=True),
-            ],
-            step.forward(i),
-            FORWARD,
-            i,
-        )
-        for name, label, i in step.starts
+    out = [
+        *step.between(before),
+        *forwards(step, lambda i: [*before, *root, *unsharded(i + 1), *whole(i), *gathering(i)]),
+        *loss(step, [*before, *root, *unsharded(n), *whole(n - 1)]),
     ]
-    if step.last:
-        out.append(
-            Instant(
-                "loss",
-                "Loss",
-                [
-                    *before,
-                    *root,
-                    *unsharded(n),
-                    *whole(n - 1),
-                    *activations(step, n, forward=True),
-                ],
-                window(blocks.head, FORWARD),
-                FORWARD,
-                HEAD_RUNS,
-            )
-        )
     if step.reshards:
         out.append(
             Instant(
@@ -156,23 +124,7 @@ def sharded_layers(step: Step) -> list[Instant]:
                 layer=HEAD_RUNS,
             )
         )
-    if step.last:
-        out.append(
-            Instant(
-                "loss-backward",
-                "Backward of the loss",
-                [
-                    *before,
-                    *root,
-                    *unsharded(n),
-                    *gathering(n - 1),
-                    *activations(step, n, forward=False),
-                ],
-                window(blocks.head, BACKWARD),
-                BACKWARD,
-                HEAD_RUNS,
-            )
-        )
+    out += loss_backward(step, [*before, *root, *unsharded(n), *gathering(n - 1)])
     for name, label, i in step.ends:
         tape = blocks.layers[layers.kind(i)]
         common = [
@@ -181,13 +133,12 @@ def sharded_layers(step: Step) -> list[Instant]:
             *gathering(trains(i - 1, -1)),
             *reduced(layers.after(i)),
             *root_grads(layers.after(i)),
-            *activations(step, i, forward=False),
-            *crossing(step, i),
+            *behind(step, i),
         ]
         own = [] if layers.kind(i) in bridges else gathering(i)
-        running, behind = [*common, *unsharded(i + 1), *own], reducing(trains(i + 1, 1))
+        running, waits = [*common, *unsharded(i + 1), *own], reducing(trains(i + 1, 1))
         if tape.reduced:  # that reduction waits for the one before, and lets its buffer go
-            before_that = [*running, *behind]
+            before_that = [*running, *waits]
             first = step.backward(i, reduced=False)
             out.append(Instant(name, label, before_that, first, BACKWARD, i))
             name, label = f"{name}-reduced", f"{label}, its experts' gradients reduced"
@@ -195,7 +146,7 @@ def sharded_layers(step: Step) -> list[Instant]:
             out.append(Instant(name, label, running, rest, BACKWARD, i))
         else:
             both = step.backward(i)
-            out.append(Instant(name, label, [*running, *behind], both, BACKWARD, i))
+            out.append(Instant(name, label, [*running, *waits], both, BACKWARD, i))
         if layers.kind(i) in bridges:
             continue
         out.append(
@@ -207,25 +158,8 @@ def sharded_layers(step: Step) -> list[Instant]:
                 layer=i,
             )
         )
-    if step.first:
-        out.append(
-            Instant(
-                "embedding-backward",
-                "Backward of the embedding",
-                [
-                    *before,
-                    *root,
-                    *reducing(0),
-                    *reduced(layers.counts),
-                    *root_grads(layers.counts),
-                    *left_until_end(step),
-                    *waiting(step),
-                ],
-                window(blocks.embed, BACKWARD),
-                BACKWARD,
-                EMBEDDING_RUNS,
-            )
-        )
+    left = [*before, *root, *reducing(0), *reduced(layers.counts), *root_grads(layers.counts)]
+    out += embedding_backward(step, left)
     out.append(
         Instant(
             "reduce-root",

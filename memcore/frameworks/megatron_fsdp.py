@@ -11,22 +11,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from memcore.frameworks.instants import backwards, embedding_backward, forwards, loss, loss_backward
 from memcore.kept import kept
 from memcore.plan.plan import Plan, Train
-from memcore.step.step import (
-    EMBEDDING_RUNS,
-    HEAD_RUNS,
-    Alive,
-    Instant,
-    Step,
-    activations,
-    crossing,
-    layers_reached,
-    left_until_end,
-    optimizers,
-    resident,
-    waiting,
-)
+from memcore.step.step import Alive, Instant, Step, layers_reached, optimizers, resident
 from memcore.tape.dims import (
     CUT,
     CUT_EXPERTS,
@@ -41,7 +29,7 @@ from memcore.tape.dims import (
     share,
     where,
 )
-from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, Group, Template, tied_gradient, window
+from memcore.tape.ledger import BACKWARD, FORWARD, Amounts, Group, Template, tied_gradient
 from memcore.tape.sharding import is_shared_out
 from memcore.timing.communication import (
     ALL_BACKWARD,
@@ -157,49 +145,22 @@ def units(step: Step) -> list[Instant]:
 
     # A table that the head reads too has gradients from there on.
     of_table = step.at_first((step.embed.reduction, 1)) if tied and step.last else []
-    out = step.between(before)
-    out += [
-        Instant(
-            name,
-            label,
-            [*before, *gathered(i, n - 1 - i), *activations(step, i, forward=True)],
-            step.forward(i),
-            FORWARD,
-            i,
-        )
-        for name, label, i in every.starts
+    head: Alive = step.at_last((step.head.reduction, 1))
+    left = [*made(0, n - 1), *(() if of_table else [(step.embed.reduction, 1)])]
+    return [
+        *step.between(before),
+        *forwards(step, lambda i: [*before, *gathered(i, n - 1 - i)], every.starts),
+        *loss(step, before),
+        *loss_backward(step, [*before, *head, *of_table], merge=True),
+        *backwards(
+            step,
+            lambda i: [*before, *gathered(i, i), *made(i, n - 1 - i), *added(layers.after(i))],
+            merge=True,
+            layers=every.ends,
+        ),
+        *embedding_backward(step, [*before, *left, *added(layers.counts)], merge=True),
+        *optimizers(step, before),
     ]
-    if step.last:
-        own = [(step.head.reduction, 1)]
-        for name, label, phase, more in (
-            ("loss", "Loss", FORWARD, []),
-            ("loss-backward", "Backward of the loss", BACKWARD, [*own, *of_table]),
-        ):
-            forward = phase == FORWARD
-            alive = [*before, *more, *activations(step, n, forward=forward)]
-            run = window(blocks.head, phase, not forward)
-            out.append(Instant(name, label, alive, run, phase, HEAD_RUNS))
-    for name, label, i in every.ends:
-        alive = [
-            *before,
-            *gathered(i, i),
-            *made(i, n - 1 - i),
-            *added(layers.after(i)),
-            *activations(step, i, forward=False),
-            *crossing(step, i),
-        ]
-        out.append(Instant(name, label, alive, step.backward(i, merge=True), BACKWARD, i))
-    if step.first:
-        left = [*made(0, n - 1), *(() if of_table else [(step.embed.reduction, 1)])]
-        alive = [*before, *left, *added(layers.counts), *left_until_end(step), *waiting(step)]
-        run = window(blocks.embed, BACKWARD, True)
-        out.append(
-            Instant(
-                "embedding-backward", "Backward of the embedding", alive, run, BACKWARD,
-                EMBEDDING_RUNS,
-            )
-        )  # fmt: skip
-    return out + optimizers(step, before)
 
 
 def sent(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:

@@ -1,0 +1,77 @@
+"""Instants that the step of every framework has: what each finds alive then is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from memcore.step.step import (
+    EMBEDDING_RUNS,
+    HEAD_RUNS,
+    Alive,
+    Instant,
+    Step,
+    activations,
+    crossing,
+    left_until_end,
+    waiting,
+)
+from memcore.tape.ledger import BACKWARD, FORWARD, window
+
+Told = Sequence[tuple[str, str, int]]  # layers that are told apart: id, label and index of each
+
+
+def forwards(
+    step: Step, alive: Callable[[int], Alive], layers: Told | None = None
+) -> list[Instant]:
+    """The forward of some layers, where no others are named of `starts`; `alive` by the index of
+    one, besides activations."""
+    return [
+        Instant(name, label, [*alive(i), *_forward(step, i)], step.forward(i), FORWARD, i)
+        for name, label, i in layers or step.starts
+    ]
+
+
+def loss(step: Step, alive: Alive) -> list[Instant]:
+    """The head and the loss, where the stage has them."""
+    if not step.last:
+        return []
+    there = [*alive, *_forward(step, step.running.count)]
+    return [Instant("loss", "Loss", there, window(step.blocks.head, FORWARD), FORWARD, HEAD_RUNS)]
+
+
+def loss_backward(step: Step, alive: Alive, merge: bool = False) -> list[Instant]:
+    """The same in backward; `merge`: gradients are added to those that are there."""
+    if not step.last:
+        return []
+    there = [*alive, *activations(step, step.running.count, forward=False)]
+    run = window(step.blocks.head, BACKWARD, merge)
+    return [Instant("loss-backward", "Backward of the loss", there, run, BACKWARD, HEAD_RUNS)]
+
+
+def backwards(
+    step: Step, alive: Callable[[int], Alive], merge: bool, layers: Told | None = None
+) -> list[Instant]:
+    """The same of their backward, and of `ends`."""
+    return [
+        Instant(name, label, [*alive(i), *behind(step, i)], step.backward(i, merge), BACKWARD, i)
+        for name, label, i in layers or step.ends
+    ]
+
+
+def embedding_backward(step: Step, alive: Alive, merge: bool = False) -> list[Instant]:
+    """The backward of the embedding, where the stage has it."""
+    if not step.first:
+        return []
+    name, label = "embedding-backward", "Backward of the embedding"
+    there = [*alive, *left_until_end(step), *waiting(step)]
+    run = window(step.blocks.embed, BACKWARD, merge)
+    return [Instant(name, label, there, run, BACKWARD, EMBEDDING_RUNS)]
+
+
+def behind(step: Step, i: int) -> Alive:
+    """What forward has left when layer `i` runs backward."""
+    return [*activations(step, i, forward=False), *crossing(step, i)]
+
+
+def _forward(step: Step, i: int) -> Alive:
+    return activations(step, i, forward=True)

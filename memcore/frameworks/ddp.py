@@ -78,5 +78,4 @@ DDP = Framework(
     sends=replicated,
     slack=constants.ALLOCATOR_SLACK,
     replicas=True,
-    one_stream=True,
 )

@@ -25,13 +25,12 @@ class Framework:
     sends         what data parallelism sends in one step, where there is anyone to send to
     slack         what PyTorch's allocator reserves over what is allocated
     slack_sharded the same where parameters are sharded, if it differs
-    slack_native  the same with the native allocator, where it was measured
+    slack_native  the same with the native allocator where weights are gathered, if it was measured
     replicas      whether gradients are averaged in buckets, as DistributedDataParallel does
     accumulated   whether gradients are summed in a buffer that is always there
     regathers     whether exchanged experts are gathered again for backward
     stacks        whether a stack of experts is cut, and padded, along its first dimension
     streams       whether gathered weights lie on a stream of their own
-    one_stream    whether all that is allocated is allocated on the stream that computes
     vocabulary    the vocabulary is padded to this many x tp; 0: it is not
     buffers       what is kept for good besides the states, of layers' tapes under a word
     buckets       how many buffers gradients are reduced in, by overlap_comm and ZeRO stage
@@ -50,7 +49,6 @@ class Framework:
     regathers: bool = False
     stacks: bool = False
     streams: bool = False
-    one_stream: bool = False
     vocabulary: int = 0
     buffers: Callable[[tuple[Tape, ...], str], Group] | None = None
     buckets: Callable[[str, int], int] = lambda overlap, zero: 1

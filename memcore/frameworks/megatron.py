@@ -125,5 +125,4 @@ MEGATRON = Framework(
     buffers=megatron_buffers,
     dimensions=megatron_fsdp.DIMENSIONS,
     complete=megatron_fsdp.complete,
-    one_stream=True,  # what other streams send lies in buffers that are there for good
 )

@@ -22,7 +22,7 @@ from memcore.tape.tape import Tape
 from memcore.timing.communication import LAST_BACKWARD, Beside, Links, Move, links
 from memcore.timing.roofline import Execution, Speed, by_phase, executions, run
 from memcore.training.executions import run_again, speed_of, updated_parameters
-from memcore.training.memory import rooms_for
+from memcore.training.memory import most_room, rooms_for
 from memcore.training.offload import activation_moves, optimizer_moves, parameter_moves, swaps
 from memcore.training.overheads import by_rules, plan_overheads
 from memcore.training.steps import complete, kinds_of_stage, layer_counts, offloaded
@@ -358,14 +358,16 @@ class _Part:
         import numpy as np
 
         plan = changed(self.plan, words)
-        if by_rules(plan):  # one by one: gaps are found by running through a step
-            each = [
-                Training.planned(changed(self.plan_of(i), words), rows=False).room
-                for i in range(len(self.at))
-            ]
-            return np.array([one.bytes for one in each]), np.array([one.fits for one in each])
-        amounts = self.amounts(plan)
-        return rooms_for(self.swept(plan), self.stages(plan), amounts, asked, self.overheads(plan))
+        among = self.swept(plan), self.stages(plan), self.amounts(plan)
+        if not by_rules(plan):
+            return rooms_for(*among, asked, self.overheads(plan))
+        # One by one: gaps are found by running through a step.
+        room = np.array(np.broadcast_to(most_room(*among, self.overheads(plan)), asked.shape))
+        fits = np.zeros(asked.shape, dtype=bool)
+        for i in np.flatnonzero(asked & (room >= 0)):
+            one = Training.planned(changed(self.plan_of(int(i)), words), rows=False).room
+            room[i], fits[i] = one.bytes, one.fits
+        return room, fits
 
     def overheads(self, plan: Plan) -> tuple[Overhead, ...]:
         """What no shape determines: no word of recomputation or offload changes it."""

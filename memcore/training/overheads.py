@@ -11,6 +11,7 @@ from memcore.hardware.accelerator import Accelerator
 from memcore.plan.plan import Plan
 from memcore.quantity.reading import Read, Values, ceil, total
 from memcore.report import Overhead
+from memcore.step.pipeline import sides_by_side
 from memcore.step.step import Step
 from memcore.tape.dims import LIVE, Number
 from memcore.tape.ledger import Amounts
@@ -27,24 +28,23 @@ def slack(x: Any, end: int) -> Read:
     """Reserved over allocated bytes at one end, with what the allocator's gaps add."""
     if by_rules(x.plan):
         return 1  # what the rules add is an overhead of its own
-    measured = FRAMEWORKS[x.plan.train.framework].slack_native
-    if x.plan.train.allocator == NATIVE and measured:
-        return x.constant(measured, end)
+    t, framework = x.plan.train, FRAMEWORKS[x.plan.train.framework]
+    if t.allocator == NATIVE and framework.slack_native and t.zero >= framework.facts.gathers:
+        return x.constant(framework.slack_native, end)
     found = x.constant(allocator_slack(x.plan), end)
-    if x.plan.train.allocator == NATIVE:
+    if t.allocator == NATIVE:
         found = found * x.constant(constants.NATIVE_SEGMENTS, end)
     return found
 
 
 def by_rules(plan: Plan) -> bool:
-    """Whether the native allocator's rules are followed: where all that is there lies on one
-    stream (parameters that are gathered do not), none of it on the host, and one micro-batch at a
-    time."""
+    """Whether the native allocator's rules are followed: where what is there lies on the stream
+    that computes. Parameters that are gathered, activations on their way to the host and back, and
+    those of a micro-batch beside another do not."""
     t = plan.train
-    moved = (t.offload_optimizer, t.offload_parameters, t.offload_activations)
-    alone = plan.parallel.pp == 1 and not t.overlap_moe_expert_parallel_comm and t.zero < 3
-    follows = FRAMEWORKS[t.framework].one_stream and alone and set(moved) == {"none"}
-    return bool(t.allocator == NATIVE and follows)
+    apart = t.offload_activations != "none" or sides_by_side(plan)
+    gathers = t.zero >= FRAMEWORKS[t.framework].facts.gathers
+    return bool(t.allocator == NATIVE and not (apart or gathers))
 
 
 def segments(plan: Plan, step: Step, amounts: Amounts, allocated: Number) -> Overhead:

@@ -98,19 +98,28 @@ def test_every_run_says_where_it_is_from():
 
 
 def test_megatron_s_runs_lie_within_the_native_allocator_s_rules():
-    """SimuMax's scripts set no allocator, so that PyTorch's own ran, and Megatron allocates on one
-    stream. With pipelines and another micro-batch beside, rules are not followed."""
-    seen = 0
+    """SimuMax's scripts set no allocator, so that PyTorch's own ran. Three have pipelines."""
+    pipelines = []
     for run in measured_table()["runs"]:
         plan = Plan.of(run["plan"])
         if run["counter"] == "reserved" and plan.train.framework == "megatron":
-            native = plan.changed("train.allocator", "native")
-            low, high = memory_of(native).reserved_bytes
+            assert plan.train.allocator == "native"
+            low, high = memory_of(plan).reserved_bytes
             assert low <= run["value"] <= high, run["run"]
-            if plan.parallel.pp == 1:
-                assert high / low - 1 <= RESERVED_WIDTH
-                seen += 1
-    assert seen >= 8
+            assert high / low - 1 <= RESERVED_WIDTH
+            pipelines.append(plan.parallel.pp > 1)
+    assert len(pipelines) >= 11
+    assert sum(pipelines) >= 3
+
+
+@pytest.mark.parametrize("allocator", ["expandable", "native"])
+def test_reserved_is_inside_and_narrow_by_allocator(allocator):
+    runs = [r for r in measured_table()["runs"] if r["counter"] == "reserved"]
+    of_allocator = {r["run"] for r in runs if Plan.of(r["plan"]).train.allocator == allocator}
+    found = [c for c in of("reserved", ("high", "medium")) if c.run in of_allocator]
+    assert len(found) >= 20
+    assert sum(c.low <= c.theirs <= c.high for c in found) >= RESERVED_INSIDE * len(found)
+    assert median(c.high / c.low - 1 for c in found) <= NATIVE_WIDTH
 
 
 @pytest.mark.parametrize("counter", ["reserved", "device"])

@@ -1,7 +1,5 @@
 """The native allocator's rules (training/segments.py): of blocks alone, and of whole steps."""
 
-import itertools
-
 import pytest
 from explained import checked
 
@@ -10,8 +8,8 @@ from memcore.explain.book import Book
 from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.search.sweep import sweep
-from memcore.training.overheads import context
-from memcore.training.segments import Allocator, reserved_by_rules
+from memcore.training.overheads import by_rules, context
+from memcore.training.segments import Allocator, replayed, reserved_by_rules
 from memcore.training.training import Training
 from memcore.units import MiB
 
@@ -66,15 +64,58 @@ def test_a_step_needs_at_least_what_it_allocates():
 
 
 def test_what_is_between_the_first_and_the_last_layers_adds_what_it_keeps():
-    """Layers between are not followed tensor by tensor, yet each adds its weights and states."""
+    """Layers between are not followed tensor by tensor, yet each adds its weights and states; these
+    go where there is room at the end of the first step, so that few layers more say little."""
     config = catalog.model_entry("smollm2-135m")["config"]
     sizes = []
-    for layers in (8, 12, 16):
+    for layers in (12, 20, 30):
         plan = native().changed("model", config | {"num_hidden_layers": layers})
         found = Training.of(plan)
         sizes.append((reserved_by_rules(found.step, found.amounts), found.memory.allocated_bytes))
-    for (a, low), (b, high) in itertools.pairwise(sizes):
-        assert b - a == pytest.approx(high - low, rel=0.35)
+    (least, low), (middle, _), (most, high) = sizes
+    assert least < middle < most
+    assert most - least == pytest.approx(high - low, rel=0.35)
+
+
+MEGATRON = {"framework": "megatron", "kernels": "megatron", "attention": "flash", "zero": 1,
+            "precision": "bf16-mixed", "grad_accumulation": 8}  # fmt: skip
+DEEPSPEED = {"framework": "deepspeed", "precision": "bf16-mixed"}
+STEPS_OF = {
+    "alone": (1, {}, {}),
+    "LoRA, layer by layer": (1, {}, {"adapter": "lora", "checkpointing": "none"}),
+    "accumulated": (1, {}, {"grad_accumulation": 4}),
+    "1F1B": (2, {"pp": 2}, MEGATRON),
+    "1F1B, run again": (2, {"pp": 2}, MEGATRON | {"checkpointing": "full"}),
+    "interleaved": (2, {"pp": 2, "virtual_stages": 3}, MEGATRON),
+    "GPipe": (2, {"pp": 2, "schedule": "gpipe"}, MEGATRON),
+    "optimizer on the host": (2, {}, MEGATRON | {"offload_optimizer": "cpu"}),
+    **{f"DeepSpeed, ZeRO {zero}": (2, {}, DEEPSPEED | {"zero": zero}) for zero in (0, 1, 2)},
+}
+
+
+@pytest.mark.parametrize("words", STEPS_OF.values(), ids=STEPS_OF)
+def test_what_is_taken_is_what_the_ledger_has(words):
+    """At the peak as many bytes are in use as the ledger says, with what is not split off, and each
+    step gives back what it took, so that steps after the third reserve nothing more."""
+    gpus, parallel, train = words
+    cluster = {"gpu": "h100-sxm-80gb", "gpus": gpus}
+    train = native().train.model_dump(exclude_unset=True) | train
+    plan = Plan(model="smollm2-135m", cluster=cluster, parallel=parallel, train=train)
+    found = Training.of(plan)
+    assert by_rules(plan)
+    three, more = (replayed(found.step, found.amounts, steps) for steps in (3, 6))
+    assert 1 <= three.most / found.memory.allocated_bytes <= 1.015
+    assert three.allocated == more.allocated
+    assert three.reserved == pytest.approx(more.reserved, rel=0.01)
+
+
+def test_what_lies_on_other_streams_does_not_follow_the_rules():
+    apart = [
+        native(**DEEPSPEED, zero=3),
+        native(framework="fsdp2", precision="bf16-mixed", zero=3),
+        native(offload_activations="cpu", checkpointing="full"),
+    ]
+    assert not any(by_rules(plan) for plan in apart)
 
 
 def test_a_sweep_reads_the_same():

@@ -289,7 +289,7 @@ def _map(plan: Plan, now: Asked) -> None:
         "cell to cell. A dotted frame: what may fit, as its interval straddles the capacity."
     )
     with st.container(horizontal=True):
-        parts.download("Map (CSV)", list(heat.rows(found)), "memplan-map.csv")
+        parts.download("Map (CSV)", lambda: list(heat.rows(found)), "memplan-map.csv")
         drawn = heat.data(found, own)
         parts.download_svg(
             "Map (SVG)", lambda: svg.heat_map(drawn, parts.title()), "memplan-map.svg"

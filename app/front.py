@@ -9,7 +9,7 @@ import json
 import re
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +65,7 @@ BY_WORDS = (
     r".every(w=>t.includes(w)||bare(t).includes(bare(w)||w))}"
 )
 FETCHED = 60.0  # seconds; a browser that is slower to fetch a file than this has given up
+BEHIND = 4  # runs that a browser has not drawn yet when somebody presses there, at most
 bound = threading.Event()
 
 
@@ -155,10 +156,11 @@ class Back:
         self.changed.update(map(user_key_from_element_id, changed))
 
 
-def note_going_back() -> None:
-    """Note the address that somebody went Back to until a run has read it. Streamlit forgets it
-    where something is pressed there meanwhile: of messages that wait it makes one, and a run that
-    has not come to the address yet is broken off for the next."""
+def note_what_is_asked() -> None:
+    """Call who waits when the next run is asked for; and note the address that somebody went Back
+    to until a run has read it. Streamlit forgets it where something is pressed there meanwhile: of
+    messages that wait it makes one, and a run that has not come to the address yet is broken off
+    for the next."""
     requesting = ScriptRequests.request_rerun
 
     def request_rerun(self: ScriptRequests, new_data: RerunData) -> bool:
@@ -170,12 +172,16 @@ def note_going_back() -> None:
             noted.hear(states)
         else:
             _NOTED.pop(self, None)
-        return requesting(self, new_data)
+        asked = requesting(self, new_data)
+        if call := _CALLS.get(self):
+            call.set()
+        return asked
 
     ScriptRequests.request_rerun = request_rerun  # type: ignore[method-assign]
 
 
 _NOTED: WeakKeyDictionary[ScriptRequests, Back] = WeakKeyDictionary()
+_CALLS: WeakKeyDictionary[ScriptRequests, threading.Event] = WeakKeyDictionary()
 
 
 def went_back() -> Back | None:
@@ -195,6 +201,20 @@ def asked_again() -> bool:
     context = get_script_run_ctx()
     requests = context.script_requests if context else None
     return requests is not None and requests._state is not ScriptRequestType.CONTINUE
+
+
+@contextlib.contextmanager
+def called() -> Iterator[threading.Event]:
+    """What calls this run when the next one of its session is asked for."""
+    context, call = get_script_run_ctx(), threading.Event()
+    requests = context.script_requests if context else None
+    if requests is not None:
+        _CALLS[requests] = call
+    try:
+        yield call
+    finally:
+        if requests is not None:
+            _CALLS.pop(requests, None)
 
 
 class State(Mapping[str, Any]):
@@ -280,6 +300,19 @@ def step_back() -> None:
         ANSWERING.discard(context.session_id)
 
 
+@contextlib.contextmanager
+def while_another_finds_it() -> Iterator[None]:
+    """This run waits for another, which must not let it go first."""
+    context = get_script_run_ctx()
+    answers = context is not None and context.session_id in ANSWERING
+    step_back()
+    try:
+        yield
+    finally:
+        if context is not None and answers:
+            ANSWERING.add(context.session_id)
+
+
 TOGETHER = 0.004  # seconds in which what a run has to say is collected
 
 
@@ -349,7 +382,8 @@ class Unused:
 
 
 def keep_what_may_be_fetched() -> None:
-    """Keep for FETCHED seconds what a download's button stands for, and the file that it made.
+    """Keep for FETCHED seconds what a download's button stands for, and the file that it made; but
+    of each button no more than BEHIND that are not on the page: each has the rows of its plan.
 
     Streamlit drops a file when two more runs have ended, of whomever, and a button when the next
     run has, though another one is drawn only later. Whoever presses, or fetches, in between gets
@@ -365,7 +399,15 @@ def keep_what_may_be_fetched() -> None:
 
     def forget(self: MediaFileManager) -> None:
         drawn = {i for ids in self._files_by_session_and_coord.values() for i in ids.values()}
-        for button in buttons.long(self._deferred_callables.keys() - drawn):
+        unused = [button for button in self._deferred_callables if button not in drawn]
+        gone, behind = set(buttons.long(unused)), Counter[tuple[str, str]]()
+        for button in reversed(unused):
+            made = self._deferred_callables[button]
+            place = made["session_id"], made["element_id"] or made["coordinates"]
+            behind[place] += 1
+            if behind[place] > BEHIND:
+                gone.add(button)
+        for button in gone:
             self._drop_deferred_id(button)
 
     MediaFileManager._get_inactive_file_ids = inactive  # type: ignore[method-assign]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from app import parts, shared, state, tables
@@ -43,4 +45,4 @@ def _content() -> None:
                         on_click=state.replace,
                         args=(way.plan,),
                     )
-    parts.download("Tensor by tensor (CSV)", tables.lens(seen), "memplan-lens.csv")
+    parts.download("Tensor by tensor (CSV)", partial(tables.lens, seen), "memplan-lens.csv")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app import charts, parts, plot, rest, shared, start, state, tables, why
+from app import charts, parts, plot, shared, start, state, tables, why
 from app.text import VERDICTS, plain
 from memcore.plan.field import SAME
 from memcore.plan.plan import Plan, title_of, value_text
@@ -27,7 +27,6 @@ def advice() -> None:
     """How far the plan could go, what lies between it and the pinned one, and what to change."""
     _undo()
     start.furthest()
-    rest.go_on()
     waterfall()
     if memory := state.report().memory:
         section(memory)

@@ -274,7 +274,7 @@ def overheads(memory: Memory) -> None:
     )
 
 
-def instants(memory: Memory, rows: tables.Rows) -> None:
+def instants(memory: Memory) -> None:
     """The instants at which memory can peak, as bars and as a table."""
     chart(
         charts.timeline(memory),
@@ -282,21 +282,27 @@ def instants(memory: Memory, rows: tables.Rows) -> None:
         alt="Memory alive at each instant of the step, by consumer",
     )
     table(
-        rows,
+        tables.timeline(memory),
         key="instants",
         alt="Bytes alive at each instant, by consumer",
         columns=("instant", "size", "bytes", "at"),
     )
 
 
-def download(label: str, rows: tables.Rows, name: str, of_plan: bool = True) -> None:
-    """A button that builds the CSV when it is pressed. It says which plan the figures are of, or,
-    where they are about Memplan itself, only which Memplan."""
+def download(
+    label: str, rows: tables.Rows | Callable[[], tables.Rows], name: str, of_plan: bool = True
+) -> None:
+    """A button that builds the CSV when it is pressed; and its rows, where nothing else shows them.
+    It says which plan the figures are of, or, where they are about Memplan itself, only which
+    Memplan."""
     plan, address = state.plan() if of_plan else None, addressing(st.context.url or "")
     beside = state.calibrated() if of_plan else None
     st.download_button(
         label,
-        lambda: tables.csv(rows, tables.context(plan, address() if plan else "", beside)),
+        lambda: tables.csv(
+            rows() if callable(rows) else rows,
+            tables.context(plan, address() if plan else "", beside),
+        ),
         named(name) if of_plan else name,
         "text/csv",
         key=f"download_{name}",

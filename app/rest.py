@@ -10,17 +10,19 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import defaultdict
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import streamlit as st
 
 from app import front, state
+from memcore.pausing import pause, pausing
 
 QUIET_MS = 400  # 0: nothing waits
-LOOKS_EACH = 0.05  # seconds between two looks of who waits for its turn
+LOOKS_EACH = 1.0  # seconds until who waits for its turn looks without being called
 PATIENCE = 2.0  # seconds, at most, for which answers to others come first
+MOMENT = 0.005  # seconds between two looks whether somebody waits for an answer
 
 _component = st.components.v2.component(
     "memplan_rest",
@@ -48,8 +50,8 @@ def when_over(content: Callable[[], None], meanwhile: Callable[[], None]) -> Non
     with st.container(key="rests"):
         plan = state.plan()
         if not QUIET_MS or st.session_state.get("rested") == plan:
-            with _turn(content), contextlib.suppress(AskedAgainError):
-                go_on()
+            with contextlib.suppress(AskedAgainError), _turn():
+                pause()
                 content()
                 return
         else:
@@ -61,23 +63,41 @@ def when_over(content: Callable[[], None], meanwhile: Callable[[], None]) -> Non
         )
 
 
-_TURNS: dict[str, threading.Lock] = defaultdict(threading.Lock)
+_LINE: deque[threading.Event] = deque()  # who finds something now, and who waits for the turn
+_LOCK = threading.Lock()
 
 
 @contextlib.contextmanager
-def _turn(content: Callable[[], None]) -> Iterator[None]:
-    """Waits until nobody else waits for an answer, and for this session's turn to find `content`;
-    or until it is not wanted any more."""
-    lock = _TURNS[f"{content.__module__}.{content.__qualname__}"]
+def _turn() -> Iterator[None]:
+    """Waits for this session's turn, or until it is not wanted any more. What is found then lets
+    answers to others go first, and is left off where somebody goes on, between any two plans."""
     front.step_back()
-    mine, begun = False, time.monotonic()
-    while not mine and not front.asked_again():
-        if front.ANSWERING and time.monotonic() - begun < PATIENCE:
-            time.sleep(LOOKS_EACH)
-        else:
-            mine = lock.acquire(timeout=LOOKS_EACH)
-    try:
-        yield
-    finally:
-        if mine:
-            lock.release()
+    with front.called() as call:
+        with _LOCK:
+            _LINE.append(call)
+        try:
+            while _LINE[0] is not call and not front.asked_again():
+                call.wait(LOOKS_EACH)
+                call.clear()
+            with pausing(_others_first()):
+                yield
+        finally:
+            with _LOCK:
+                _LINE.remove(call)
+                if _LINE:
+                    _LINE[0].set()
+
+
+def _others_first() -> Callable[[], None]:
+    """What lets others go first, for PATIENCE in all."""
+    waited = 0.0
+
+    def wait() -> None:
+        nonlocal waited
+        go_on()
+        while front.ANSWERING and waited < PATIENCE:
+            time.sleep(MOMENT)
+            waited += MOMENT
+            go_on()
+
+    return wait

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache, update_wrapper
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from app import exploring
+from app import exploring, front
 from memcore.evaluate import evaluate
 from memcore.kept import Store, once
 from memcore.plan.plan import Plan
-from memcore.report import Report
+from memcore.report import Report, Serve
 from memcore.search import bookings as to_book
 from memcore.search import choices, growing, solve, solver
 from memcore.search.choices import Choice, table_of
@@ -31,7 +31,7 @@ from memcore.search.solve import Answer, Miss
 from memcore.search.solver import Solved
 from memcore.search.waterfall import Change
 from memcore.search.waterfall import waterfall as changes_between
-from memcore.serving.serve import curve, servable
+from memcore.serving.serve import curve, servable, served_by
 from memcore.serving.server import Server
 from memcore.serving.time import Point
 from memcore.stream import Load, Stream, simulate
@@ -83,8 +83,14 @@ def _for_all(without: Mapping[str, Any]) -> Callable[[Find[P, R]], Find[P, R]]:
 
         def ask(plan: Plan, /, *words: P.args, **more: P.kwargs) -> R:
             asked = _Asked(plan.model_dump_json(exclude=dict(without)), plan)
-            with _turn(find.__name__, f"{asked.text}{words}{more}"):
+            turn = _turn(find.__name__, f"{asked.text}{words}{more}")
+            if not turn.acquire(blocking=False):
+                with front.while_another_finds_it():
+                    turn.acquire()
+            try:
                 return found(asked, *words, **more)
+            finally:
+                turn.release()
 
         return update_wrapper(ask, find)
 
@@ -116,13 +122,24 @@ def training(plan: Plan) -> Training | None:
 def server(plan: Plan) -> Server | None:
     """The plan's server, or that of a plan that trains otherwise at the same price of a GPU; None
     where nothing is served."""
+    return _server(_asked_of_server(plan))
+
+
+def _asked_of_server(plan: Plan) -> _Asked:
     text = plan.model_dump_json(exclude=TRAINING)
-    return _server(_Asked(f"{text}{plan.run.price_per_gpu_hour}", plan))
+    return _Asked(f"{text}{plan.run.price_per_gpu_hour}", plan)
+
+
+@STORE.kept
+def _served(asked: _Asked) -> Serve | None:
+    """What the report says of the server: whoever changes the training alone, asks it again."""
+    found = _server(asked)
+    return served_by(found) if found else None
 
 
 @_for_all(without=NOTHING)
 def report(plan: Plan) -> Report:
-    return evaluate(plan, training(plan), server(plan))
+    return evaluate(plan, training(plan), server(plan), _served(_asked_of_server(plan)))
 
 
 @_for_all(without=TRAINING)

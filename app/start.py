@@ -12,7 +12,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import bar, parts, places, rest, shared, sidebar, state
+from app import bar, parts, places, shared, sidebar, state
 from app.fields import field
 from app.text import VERDICTS, plain
 from memcore.models import catalog
@@ -120,9 +120,7 @@ def furthest() -> None:
     """How far this plan could go, each at a press."""
     with st.container(horizontal=True, vertical_alignment="center", key="furthest"):
         for path, label, text, find in FURTHEST:
-            rest.go_on()
             _answer(path, label, text, find(state.plan()))
-            rest.go_on()
             if path == BATCH:
                 _larger()
         _to_train()

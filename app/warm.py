@@ -11,9 +11,10 @@ from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan
 
 # Objects more than before until cycles are looked for among them, and how many times that is done
-# until it is done among those that stayed, and then among all. As Python has it, all are walked
-# every 70,000 objects, which stops every session for 130 ms and is a tenth of a change's processor.
-COLLECTED = 2_000, 10, 10
+# until it is done among those that stayed, and then among all, which stops every session for some
+# 200 ms. A run leaves cycles of some hundred objects; as Python has it, looking for them is an
+# eighth of a change's processor.
+COLLECTED = 20_000, 10, 20
 
 
 @st.cache_resource(show_spinner=False)

@@ -39,16 +39,21 @@ from memcore.words.training import (
 )
 
 
-def evaluate(plan: Plan, training: Training | None = None, server: Server | None = None) -> Report:
+def evaluate(
+    plan: Plan,
+    training: Training | None = None,
+    server: Server | None = None,
+    served: Serve | None = None,
+) -> Report:
     """Everything Memplan knows about a plan. Pure; never raises for a valid plan.
 
-    training, server: its own, where they are there already; a server may also be that of a plan
-    which trains otherwise, at the same price of a GPU.
+    training, server, served: its own, where they are there already; a server, and what it is said
+    of, may also be that of a plan which trains otherwise, at the same price of a GPU.
     """
     training, count_of = training or Training.of(plan), parameters(plan.architecture)
     time = training.time() if training else None
     server = server or (Server.of(plan) if servable(plan.architecture) else None)
-    served = served_by(server) if server else None
+    served = served or (served_by(server) if server else None)
     return Report(
         plan=plan.document(),
         parameters=count_of,

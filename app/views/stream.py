@@ -1,5 +1,7 @@
 """Requests: a simulated stream of requests to one replica, by how its cache is handed out."""
 
+from functools import partial
+
 import streamlit as st
 
 from app import parts, plot, rest, state, stream
@@ -64,8 +66,10 @@ def simulated() -> None:
     parts.small(stream.SPEED_LEGEND)
     with st.container(horizontal=True):
         parts.download("Strategies (CSV)", compared, "memplan-stream.csv")
-        parts.download("Over time (CSV)", stream.moments(found), "memplan-stream-timeline.csv")
-        parts.download("Throughput (CSV)", stream.speeds(speeds), "memplan-throughput.csv")
+        parts.download(
+            "Over time (CSV)", partial(stream.moments, found), "memplan-stream-timeline.csv"
+        )
+        parts.download("Throughput (CSV)", partial(stream.speeds, speeds), "memplan-throughput.csv")
 
 
 if state.report().serve:

@@ -1,5 +1,7 @@
 """Memory: where every byte of a training step goes, at its fullest instant and at every other."""
 
+from functools import partial
+
 import streamlit as st
 
 from app import charts, course, levers, parts, plot, rest, shared, start, state, tables
@@ -30,10 +32,13 @@ if report.memory:
         "moment; what the GPU waits for is spread over the phase that waits."
     )
     with st.container(horizontal=True):
-        rows = tables.timeline(report.memory)
-        parts.download("Over time (CSV)", tables.over_time(courses), "memplan-over-time.csv")
-        parts.download("Instants (CSV)", rows, "memplan-timeline.csv")
-    parts.folded("Instant by instant", parts.instants, report.memory, rows)
+        over_time, instants = (
+            partial(tables.over_time, courses),
+            partial(tables.timeline, report.memory),
+        )
+        parts.download("Over time (CSV)", over_time, "memplan-over-time.csv")
+        parts.download("Instants (CSV)", instants, "memplan-timeline.csv")
+    parts.folded("Instant by instant", parts.instants, report.memory)
     if state.fresh():
         start.cards()
     with st.container(key="halves"):
@@ -47,7 +52,7 @@ if report.memory:
                 columns=("consumer", "size", "percent"),
             )
             parts.download(
-                "Breakdown (CSV)", tables.breakdown(report.memory), "memplan-breakdown.csv"
+                "Breakdown (CSV)", partial(tables.breakdown, report.memory), "memplan-breakdown.csv"
             )
         with st.container():
             st.markdown("##### The largest tensors")

@@ -15,6 +15,7 @@ from memcore.models.blocks import Blocks, build, structure_of
 from memcore.models.families import FAMILIES, drafts, from_config
 from memcore.models.model import Model
 from memcore.models.stack import Layers, layers_of
+from memcore.pausing import pause
 from memcore.plan.plan import Plan
 from memcore.quantity.reading import Either, Kept, Values
 from memcore.serving import stored
@@ -150,6 +151,7 @@ class Server:
 
     @classmethod
     def of(cls, plan: Plan) -> Server:
+        pause()
         model = replace(plan.architecture, tower=None)
         compute = plan.weights.compute
         fused = "hf" if RUNTIMES[plan.runtime].launches else "compile"

@@ -12,6 +12,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from memcore.pausing import pause
 from memcore.stream.clock import Clock
 from memcore.stream.lengths import Requests
 from memcore.stream.pace import STEADY, Pace
@@ -148,6 +149,7 @@ class Continuous:
         """What happens to all; cut short after so many steps of the simulation."""
         self.trace.most = min(self.trace.most, steps)
         while self._arrive():
+            pause()
             self.trace.events += 1
             if self.trace.too_long():
                 break

@@ -12,6 +12,7 @@ from memcore.models.blocks import build, structure_of
 from memcore.models.counts import parameters, weights
 from memcore.models.families import FAMILIES
 from memcore.models.stack import layers_of
+from memcore.pausing import pause
 from memcore.plan.plan import Parallel, Plan
 from memcore.plan.rule import Remedy, Rule, to
 from memcore.plan.rules import OWN
@@ -220,6 +221,7 @@ class Training:
     ) -> Training:
         """The same of a plan whose training is known to be planned; `steps`: where they are known
         from a plan that runs alike."""
+        pause()
         sizes = training_sizes(plan)
         amounts = Amounts(sizes)
         if pool is not None:

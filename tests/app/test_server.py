@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,8 +29,12 @@ from streamlit.runtime.scriptrunner import ScriptRunnerEvent
 from streamlit.runtime.state import SafeSessionState, SessionState
 from streamlit.runtime.state.common import WidgetMetadata
 
-from app import front, rest
+from app import front, rest, shared
 from memcore.cli import app
+from memcore.pausing import pause
+from memcore.plan.plan import Plan
+from memcore.serving.server import Server
+from memcore.training.training import Training
 
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 BROKEN = """
@@ -390,19 +395,47 @@ def test_a_download_is_there_while_it_is_fetched(monkeypatch: pytest.MonkeyPatch
         fetched(again)
 
 
+def test_of_a_button_only_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has the rows of a plan; who moves a slider draws one more with each step."""
+    monkeypatch.setattr(
+        MediaFileManager,
+        "_remove_orphaned_deferred_callables",
+        MediaFileManager._remove_orphaned_deferred_callables,
+    )
+    monkeypatch.setattr(
+        MediaFileManager, "_get_inactive_file_ids", MediaFileManager._get_inactive_file_ids
+    )
+    front.keep_what_may_be_fetched()
+    files = MediaFileManager(MemoryMediaFileStorage("/media"))
+
+    def drawn(n: int, key: str) -> str:
+        return files.add_deferred(
+            lambda: f"{n}", "text/csv", f"{key}.{n}", f"{n}.csv", element_id=f"$$ID-{key}"
+        )
+
+    presses = []
+    for n in range(20):
+        files.clear_session_refs()
+        presses.append(drawn(n, "a"))
+        other = drawn(n, "b")
+        files.remove_orphaned_files()
+    assert len(files._deferred_callables) == 2 * (1 + front.BEHIND)
+    for press in (presses[-1], presses[-1 - front.BEHIND], other):
+        assert files.execute_deferred(press)
+    with pytest.raises(Exception, match="not found"):
+        files.execute_deferred(presses[-2 - front.BEHIND])
+
+
 def test_of_all_sessions_one_at_a_time_finds_what_takes_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And who has changed the plan meanwhile waits for no turn."""
-
-    def content() -> None: ...
-
     at_once, most, asked = 0, 0, False
     monkeypatch.setattr(front, "asked_again", lambda: asked)
 
     def find() -> None:
         nonlocal at_once, most
-        with rest._turn(content):
+        with rest._turn():
             at_once += 1
             most = max(most, at_once)
             time.sleep(0.02)
@@ -414,17 +447,14 @@ def test_of_all_sessions_one_at_a_time_finds_what_takes_long(
     for thread in threads:
         thread.join()
     assert most == 1
-    with rest._turn(content):
+    with rest._turn():
         asked = True
-        with rest._turn(content), pytest.raises(rest.AskedAgainError):  # no turn, and no wait
-            rest.go_on()
+        with rest._turn(), pytest.raises(rest.AskedAgainError):  # no turn, and no wait
+            pause()
 
 
 def test_answers_to_others_come_before_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """But not for ever, and who has changed the plan meanwhile does not wait for them."""
-
-    def content() -> None: ...
-
     asked, answering = False, {"another session"}
     monkeypatch.setattr(front, "ANSWERING", answering)
     monkeypatch.setattr(front, "asked_again", lambda: asked)
@@ -436,14 +466,50 @@ def test_answers_to_others_come_before_what_takes_long(monkeypatch: pytest.Monke
 
     other = threading.Thread(target=over)
     other.start()
-    with rest._turn(content):
+    with rest._turn():
+        Training.of(Plan())  # as each plan that is evaluated
         assert not answering
     other.join()
     answering.add("another session")
     monkeypatch.setattr(rest, "PATIENCE", 0.1)
-    with rest._turn(content):
+    with rest._turn():
+        Server.of(Plan())
         assert answering
-    asked = True
     monkeypatch.setattr(rest, "PATIENCE", 300)
-    with rest._turn(content), pytest.raises(rest.AskedAgainError):
-        rest.go_on()
+    with rest._turn():
+        asked = True
+        with pytest.raises(rest.AskedAgainError):
+            pause()
+    pause()  # who waits for a plan itself is held up by nobody
+
+
+def test_who_waits_for_what_another_finds_is_not_let_go_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else both would wait, each for the other."""
+    answering = {"one"}
+    monkeypatch.setattr(front, "ANSWERING", answering)
+    monkeypatch.setattr(front, "get_script_run_ctx", lambda: SimpleNamespace(session_id="one"))
+    plan = Plan.of({"train": {"micro_batch": 37}})
+    finding, let = threading.Event(), threading.Event()
+
+    @shared._for_all(without={})
+    def find(plan: Plan) -> int:
+        finding.set()
+        assert let.wait(60)
+        return 1
+
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(find(plan))) for _ in range(2)]
+    threads[0].start()
+    assert finding.wait(60)
+    threads[1].start()
+    end = time.monotonic() + 60
+    while answering and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not answering
+    let.set()
+    for thread in threads:
+        thread.join()
+    assert found == [1, 1]
+    assert answering == {"one"}

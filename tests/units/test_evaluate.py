@@ -4,7 +4,7 @@ import pytest
 
 from memcore import Plan, PlanError, evaluate
 from memcore.models import catalog
-from memcore.serving.serve import servable
+from memcore.serving.serve import servable, served_by
 from memcore.serving.server import Server
 from memcore.training.over_time import over_time
 from memcore.training.training import Training
@@ -47,3 +47,4 @@ def test_what_is_there_already_is_asked_for_no_more_and_changes_nothing(name):
         server = Server.of(other)
         evaluate(other, server=server)
         assert evaluate(plan, server=server) == report
+        assert evaluate(plan, server=server, served=served_by(server)) == report

@@ -6,6 +6,7 @@ const AHEAD = 300; // pixels below what is in view at which more rows are drawn
 const LINES = [1, 1.4, 2, 2.6, 3.2, 4.2]; // on how many lines the texts of a column may be
 const NARROW = 560; // pixels of a table on a phone, at most
 const [SHORT, WIDEST] = [12, 56]; // letters that stay on one line; that a text has room for at most
+const LONG = 90; // letters of a text that takes more lines than one wherever it is
 const LETTER = 0.52; // a letter's width, in heights of the font
 const PADDING = 20; // pixels of a column beside its letters
 const words = new Intl.Collator("en", { numeric: true });
@@ -196,7 +197,7 @@ class Grid {
     for (let i = 0; i < kinds.length; i++) {
       const cell = cells[i];
       const text = data.rows[row][i];
-      const kind = data.values[i] ? "number" : text.length > WIDEST ? "long" : "";
+      const kind = data.values[i] ? "number" : text.length > LONG ? "long" : "";
       name(cell, `${kind}${data.shares[i] ? " share" : ""}`);
       if (data.shares[i]) {
         cell.style.setProperty("--share", `${Math.min(100, Math.max(0, data.values[i]?.[row] ?? 0))}%`);

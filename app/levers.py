@@ -18,7 +18,7 @@ from memcore.search.phases import Relief
 from memcore.search.waterfall import Change
 from memcore.units import bytes_text, signed_seconds
 
-SHOWN, OFFERED = 5, 3  # changes on the page; of a plan that fits anyway
+SHOWN = 4  # changes on the page, whether the plan fits or not: nothing below them jumps
 # Pixels of the columns of a row; the name takes the rest. On a wide page all grow (why.css).
 SAVES, COSTS, THEN, APPLY = 115, 195, 90, 85
 
@@ -46,11 +46,13 @@ def section(memory: Memory) -> None:
         st.markdown("##### Where it fits as it is")
         _elsewhere()
     st.markdown(f"##### {plain(headline(memory, found))}")
-    for lever in found[: OFFERED if memory.fits else SHOWN]:
-        _row(lever)
-    parts.folded("All changes", _all, found)
-    if not hopeless:
-        parts.folded("On which GPUs", _elsewhere)
+    with st.container(gap="xxsmall"):
+        for lever in found[:SHOWN]:
+            _row(lever)
+    with st.container(horizontal=True, key="folds"):
+        parts.folded("All changes", _all, found)
+        if not hopeless:
+            parts.folded("On which GPUs", _elsewhere)
 
 
 def _elsewhere() -> None:
@@ -96,9 +98,10 @@ def phases() -> None:
     else:
         said = "No single change makes every phase fit; these help, the most first"
     st.markdown(f"##### {said}")
+    rows = st.container(gap="xxsmall")
     for i, r in enumerate(found[:SHOWN]):
-        row = st.container(key=f"lever_phase_{i}", horizontal=True, vertical_alignment="center")
-        with row:
+        place = rows.container(key=f"lever_phase_{i}", horizontal=True, vertical_alignment="center")
+        with place:
             others = [f"{title_of(p)} {value_text(p, v)}" for p, v in r.followers.items()]
             said = f" :small[with {plain(', '.join(others))}]" if others else ""
             st.markdown(f"**{plain(r.label)}**{said}", width="stretch")

@@ -129,6 +129,8 @@ def value_text(value: object, unit: str) -> str:
         return energy_text(value)
     if unit == "USD":
         return money_text(value)
+    if unit == "GPU-hours":
+        return f"{_significant(value)} {unit}"
     if unit == "share":
         return f"{value:.1%}"
     if unit == "change":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.charts.accuracy import GROUPS, OUR_ROW, TRACKER_ROW, calculators, residuals
+from app.charts.accuracy import GROUPS, OUR_ROW, TRACKER_ROW, bands, calculators, residuals
 from app.charts.compare import phases as compared_phases
 from app.charts.explore import swept
 from app.charts.levers import waterfall_bytes, waterfall_seconds
@@ -16,6 +16,7 @@ __all__ = [
     "GROUPS",
     "OUR_ROW",
     "TRACKER_ROW",
+    "bands",
     "calculators",
     "compared_phases",
     "found",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -37,12 +38,26 @@ def _band(row: evidence.Comparison, by: str) -> str:
     return getattr(row, by) or "no family"
 
 
-def residuals(rows: Sequence[evidence.Comparison], by: str = "what") -> go.Figure:
-    """How far each figure of ours is from theirs, in percent; the band with the worst first, and in
-    it the worst on top. What a constant was tuned on has marks of its own."""
-    bands: dict[str, list[evidence.Comparison]] = {}
+def _bands(rows: Sequence[evidence.Comparison], by: str) -> dict[str, list[evidence.Comparison]]:
+    """Rows in bands: the band with the worst first, and in it the worst on top."""
+    found: dict[str, list[evidence.Comparison]] = {}
     for row in sorted(rows, key=lambda row: -abs(row.error)):
-        bands.setdefault(_band(row, by), []).append(row)
+        found.setdefault(_band(row, by), []).append(row)
+    return found
+
+
+def bands(rows: Sequence[evidence.Comparison], by: str = "what") -> int:
+    """How many bands the rows make."""
+    return len(_bands(rows, by))
+
+
+def residuals(
+    rows: Sequence[evidence.Comparison], by: str = "what", most: int | None = None
+) -> go.Figure:
+    """How far each figure of ours is from theirs, in percent, in the first `most` bands or in all.
+    What a constant was tuned on has marks of its own."""
+    bands = dict(itertools.islice(_bands(rows, by).items(), most))
+    rows = [row for members in bands.values() for row in members]
     places: dict[tuple[str, str], list[tuple[evidence.Comparison, float]]] = {}
     for band, members in enumerate(bands.values()):
         for i, row in enumerate(members):

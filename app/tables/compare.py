@@ -97,7 +97,7 @@ def listed(columns: Sequence[Column], base: int, alike: bool) -> Rows:
         c.name: _figure(cost, costs[base], "USD", i == base)
         for i, (c, cost) in enumerate(zip(columns, costs, strict=True))
     }
-    return [{FIGURE: "Cost, from, at list prices", **said, PATH: ""}]
+    return [{FIGURE: "Cost at list prices, from", **said, PATH: ""}]
 
 
 def _listed(c: Column) -> float | None:

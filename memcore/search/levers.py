@@ -195,6 +195,8 @@ def _levers(plan: Plan) -> tuple[Lever, ...]:
         found += _pairs(now, seconds, pool, [t for t in tried if t.kind in (SAME, ROUNDED)])
         if not any(lever.fits for lever in found):
             found += _pairs(now, seconds, pool, [t for t in tried if t.kind != MACHINES])
+        if not any(lever.fits for lever in found):
+            found += _in_turn(now, seconds, pool, tried)
     mended = memory.fits or any(lever.fits for lever in found)
     order = sorted(range(len(found)), key=lambda i: _rank(found[i], memory, i, mended))
     return tuple(_ranked([found[i] for i in order], memory, mended))
@@ -372,6 +374,32 @@ def _pairs(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried]) -
             pair = _Tried(b.kind, (*a.parts, *b.parts), then)
             if lever := _lever(now, seconds, pair):
                 found.append(lever)
+    order = sorted(range(len(found)), key=lambda i: _rank(found[i], now.memory, i, True))
+    return [found[i] for i in order[:BEST]]
+
+
+def _in_turn(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried]) -> list[Lever]:
+    """One change, and then what makes the plan fit that has it, of those that come nearest to
+    fitting; the best few. The second may save nothing by itself: an adapter takes the peak from
+    the optimizer to the loss, and then a loss in chunks saves what is missing."""
+    near = sorted(
+        ((_device(t.then), i) for i, t in enumerate(tried) if t.then and t.kind != MACHINES)
+    )
+    found = []
+    for _, i in near[:PARTNERS]:
+        one = tried[i]
+        assert one.then
+        for attempt in TRIES:
+            for way in attempt(one.then.plan):
+                other = _climbed(one.then.plan, way, one.then.memory, pool)
+                if not other or not other.then or not other.then.room.fits:
+                    continue
+                if other.kind == MACHINES or one.changes.keys() & other.changes.keys():
+                    continue
+                kind = max((one.kind, other.kind), key=list(KINDS).index)
+                pair = _Tried(kind, (*one.parts, *other.parts), other.then)
+                if lever := _lever(now, seconds, pair):
+                    found.append(lever)
     order = sorted(range(len(found)), key=lambda i: _rank(found[i], now.memory, i, True))
     return [found[i] for i in order[:BEST]]
 

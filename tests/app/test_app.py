@@ -38,6 +38,7 @@ from tables import each
 
 from app import rest, shared, state
 from app.charts.base import Picture
+from app.levers import SHOWN
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.link import decode, encode, fields
@@ -83,7 +84,7 @@ def test_a_view_is_the_same_at_its_address_and_by_way_of_others() -> None:
 
 def test_the_accuracy_page_has_other_calculators_of_steps() -> None:
     at = opened(view="accuracy")
-    at.session_state["folded_Steps that other calculators say"] = True
+    at.session_state["folded_What other calculators say of steps"] = True
     alive(at.run())
     shown = frame(at, "theirs, half within")
     assert {"SimuMax", "Calculon", "llm-analysis", "the rule"} == set(shown["beside"])
@@ -694,7 +695,7 @@ def test_one_click_on_a_figure_says_why(view: str) -> None:
     if view == "train":
         more += [
             f"levers.{lever.name}.{field}"
-            for lever in levers(shown_plan(at))[:5]
+            for lever in levers(shown_plan(at))[:SHOWN]
             for field in ("saved_bytes", "added_seconds" if lever.steps_compare else "price")
         ]
     paths = list(figures(at))

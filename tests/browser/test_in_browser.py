@@ -565,6 +565,9 @@ def test_every_download(open_app: Open) -> None:
     one = table[table["our_low"].isna() & (table["what"] != "out of memory")]  # no interval
     errors = 100 * (one["our_value"] / one["their_value"] - 1).fillna(0)
     assert (errors - one["error %"]).abs().max() < 1e-9
+    for fold in ("What other calculators say of memory", "What the frameworks' own estimators"):
+        with rig.a_run(page):
+            page.get_by_text(fold).click()
     table = csv("accuracy", "memplan-calculators.csv")
     assert len(table) == len(evidence.calculators_table()["figures"])
     table = csv("accuracy", "memplan-estimators.csv")

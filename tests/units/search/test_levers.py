@@ -206,6 +206,15 @@ def test_a_70b_fits_eight_gpus_with_optimizer_and_parameters_on_the_host():
     )
 
 
+def test_a_14b_fits_two_gaming_gpus_with_qlora_and_a_loss_that_is_not_stored():
+    """The second change saves nothing of a full fine-tune, whose peak is the optimizer's: it is
+    found where the first has been made."""
+    found = levers(Plan(model="qwen3-14b", cluster={"gpu": "rtx-4090-24gb", "gpus": 2}))
+    assert found[0].label == "Adapter: QLoRA + Cross-entropy: Fused"
+    assert found[0].fits
+    assert not any(lever.fits for lever in found if lever.single)
+
+
 def test_where_nothing_fits_what_saves_most_comes_first():
     plan = Plan.of({"model": "llama-3-70b", "cluster": {"gpu": "rtx-4090-24gb", "gpus": 1}})
     found = levers(plan)

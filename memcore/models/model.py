@@ -297,11 +297,12 @@ class Model:
                        images, or the encoder before a decoder
     stack              of a tower: what it is, one of dims.STACKS
     idle               of a tower: layers behind those whose result is read
+    projection         width that a model of images and texts compares them in
     draft              of a model that guesses tokens for another
     notes              what a reader should know of how its config.json was read; two models that
                        differ in it are the same
     head               what comes behind the layers: CAUSAL, MASKED, CLASSIFICATION, EMBEDDING,
-                       REPLACED, LABELLED or SPANS
+                       REPLACED, LABELLED, SPANS or ALIKE
     classes            that a classifier tells apart; 1: it scores a sequence with a number
     quantization       how its config.json says that its weights are stored, if it does
     reading            how its config.json was read; two models that differ in it are the same
@@ -346,6 +347,7 @@ class Model:
     tower: Model | None = None
     stack: str = ""
     idle: int = 0
+    projection: int = 0
     draft: Draft | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
     head: str = CAUSAL
@@ -403,6 +405,7 @@ class Model:
             "MELS": self.mels,
             "BUCKETS": self.buckets,
             "CLASSES": self.classes,
+            "PROJECTED": self.projection,
             **(self.recurrence.sizes if self.recurrence else {}),
             **(self.image or NO_IMAGE).sizes,
             **(self.draft.sizes if self.draft else {}),

@@ -485,9 +485,15 @@ def read_together(step: Step) -> tuple[Group, Group]:
 
 
 def _of_layers(step: Step, places: tuple[str, ...]) -> tuple[Tape, ...]:
-    """The tapes of what is called as a layer."""
+    """The tapes of what is called as a layer, with the main ones a head that reads a tower."""
     kinds = zip(step.blocks.layers, step.blocks.kinds, strict=True)
-    return tuple(tape for tape, kind in kinds if kind.place in places)
+    layers = tuple(tape for tape, kind in kinds if kind.place in places)
+    return layers + (_reads(step) if MAIN in places else ())
+
+
+def _reads(step: Step) -> tuple[Tape, ...]:
+    """The head, if it reads what a tower made."""
+    return (step.blocks.head,) if step.blocks.head.carried else ()
 
 
 def saved_for_backward(step: Step) -> Alive:
@@ -495,7 +501,7 @@ def saved_for_backward(step: Step) -> Alive:
     blocks = step.blocks
     kinds = range(len(blocks.kinds))
     layers = [k for k in kinds if blocks.kinds[k].place != BRIDGE]
-    whole = tuple(blocks.layers[k] for k in layers if not step.recompute(k))
+    whole = (*(blocks.layers[k] for k in layers if not step.recompute(k)), *_reads(step))
     until_backward, _ = shared(whole, False)
     compiled = blocks.structure.kernels == "compile"  # they are inputs of a compiled graph
     if step.checkpointed:  # saved, as arguments given by position

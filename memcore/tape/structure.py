@@ -9,6 +9,7 @@ from memcore.words.precision import EightBit
 CAUSAL, MASKED = "causal", "masked"  # a language model: of the next token, of those left out
 CLASSIFICATION, EMBEDDING = "classification", "embedding"  # of a whole sequence; no head at all
 REPLACED = "replaced"  # of each token whether it is another's (ELECTRA's discriminator)
+ALIKE = "alike"  # which images and texts belong together
 LABELLED, SPANS = "labelled", "spans"  # a class of each token; where an answer begins and ends
 
 TOWER, IDLE, BRIDGE, MAIN = "tower", "idle", "bridge", ""

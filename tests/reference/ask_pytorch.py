@@ -37,6 +37,7 @@ from torch.distributed._tools import mod_tracker
 from transformers import AutoConfig, masking_utils
 from transformers.integrations.moe import grouped_mm_experts_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.models.clip.modeling_clip import CLIPTextModelOutput, CLIPVisionModelOutput
 from transformers.models.dbrx.modeling_dbrx import DbrxExperts
 from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llava import modeling_llava
@@ -66,6 +67,7 @@ TASKS = {
     "dinov2": transformers.AutoModelForImageClassification,
     "clip_vision_model": transformers.AutoModel,
     "clip_text_model": transformers.AutoModel,
+    "clip": transformers.AutoModel,
     "t5": transformers.AutoModelForSeq2SeqLM,
     "mt5": transformers.AutoModelForSeq2SeqLM,
     "bart": transformers.AutoModelForSeq2SeqLM,
@@ -90,6 +92,7 @@ TOWERS = ("visual", "vision_model", "vision_tower", "multi_modal_projector", "mm
           "embed_vision")  # fmt: skip
 TASKS |= dict.fromkeys(TOWERLESS, transformers.AutoModelForImageTextToText)
 LAYERS = (GradientCheckpointingLayer, MPNetLayer)  # what FSDP2 wraps
+COMPARED = (CLIPTextModelOutput, CLIPVisionModelOutput)  # embeddings, of whole texts or images
 IMAGES = ("vit", "dinov2", "clip_vision_model")  # what reads images alone
 LOOPED = ("dbrx",)  # whose code asks which experts get a row: their tensors are real
 
@@ -100,7 +103,7 @@ def task(model_type):
 
 def embeds(config):
     """Whether the class that a config names is an embedding model, with no loss of its own."""
-    return bool(config.architectures) and config.architectures[0].endswith("Model")
+    return bool(config.architectures) and config.architectures[0].endswith(("Model", "Projection"))
 
 
 def named(config):
@@ -344,6 +347,8 @@ def step(model, words, autocast):
             if name in given and given[name].is_floating_point():
                 given[name] = given[name].to(model.dtype)
         said = model(**given)
+        if isinstance(said, COMPARED):
+            return said[0].sum()
         return said.last_hidden_state.sum() if embeds(model.config) else said.loss
 
 
@@ -357,6 +362,11 @@ def inputs(config, words):
         if embeds(config):
             return {"pixel_values": pixels}
         return {"pixel_values": pixels, "labels": torch.randint(0, config.num_labels, (batch,))}
+    if config.model_type == "clip":
+        said, vision = config.text_config, config.vision_config
+        ids = torch.randint(0, said.vocab_size, (batch, words["seq"]))
+        pixels = torch.randn(batch, vision.num_channels, vision.image_size, vision.image_size)
+        return {"input_ids": ids, "pixel_values": pixels, "return_loss": True}
     text = config.get_text_config()
     ids = torch.randint(0, text.vocab_size, (batch, words["seq"]))
     if "images" in words:

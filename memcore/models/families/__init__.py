@@ -95,7 +95,15 @@ from memcore.models.families import (
 from memcore.models.families.family import Family, labels
 from memcore.models.families.twins import TWINS
 from memcore.models.model import HARMLESS, Model
-from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, LABELLED, MASKED, SPANS
+from memcore.tape.structure import (
+    ALIKE,
+    CAUSAL,
+    CLASSIFICATION,
+    EMBEDDING,
+    LABELLED,
+    MASKED,
+    SPANS,
+)
 
 
 class _Families(dict[str, Family]):
@@ -311,7 +319,7 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
 
 def _with_head(keys: Keys, model: Model) -> Model:
     """The model with the head of its class."""
-    if keys.head in (CAUSAL, MASKED):
+    if keys.head in (CAUSAL, MASKED, ALIKE):
         return replace(model, head=keys.head)
     decodes = FAMILIES[model.family].decoder
     dropped = decodes and keys.head == LABELLED and _drops_before_labels(keys, model.family)

@@ -1,27 +1,61 @@
-"""CLIP's towers. Of images: a class token and patches, a norm before the first layer. Of text: as
-the encoder of Stable Diffusion and FLUX (CLIPTextModel), every token sees those before it."""
+"""CLIP and its towers. Of images: a class token and patches, a norm before the first layer. Of
+text: as the encoder of Stable Diffusion and FLUX (CLIPTextModel), every token sees those before it.
+
+CLIPModel learns which image of a batch belongs to which text: of each image the class token, of
+each text its last token are projected to one width, and every one is compared with every other.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from memcore.layers.ops import HIDDEN, KEYS, QUERIES, TOKENS, attention_core, plain_mlp, value_heads
+from memcore.layers.ops import (
+    HIDDEN,
+    KEYS,
+    QUERIES,
+    TOKENS,
+    attention_core,
+    labelled_loss,
+    plain_mlp,
+    value_heads,
+)
 from memcore.models.config import Keys
-from memcore.models.families import vit
+from memcore.models.families import llava, vit
 from memcore.models.families.family import HF_ONLY, MASK, Family, encoder
 from memcore.models.model import Model
-from memcore.tape.dims import CP, ONE, PATCHES, POSITIONS, TP, VOCAB, B, D, Q, S
+from memcore.tape.dims import (
+    CP,
+    ONE,
+    PATCHES,
+    POSITIONS,
+    PROJECTED,
+    TP,
+    VOCAB,
+    B,
+    D,
+    Factor,
+    Q,
+    S,
+    of_stack,
+)
 from memcore.tape.kinds import FULL, Part
 from memcore.tape.primitives import (
     add,
     contiguous,
     embedding,
     heads_first,
+    keeps_input,
+    keeps_result,
     layer_norm,
     linear,
+    matmul,
+    multiply,
     patches,
+    scale,
+    split,
 )
-from memcore.tape.structure import EMBEDDING, Structure
+from memcore.tape.structure import ALIKE, EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
 
 
@@ -39,13 +73,17 @@ def _embed(t: Tape, s: Structure) -> Tensor:
 
 
 def _vision(k: Keys, label: str) -> Model:
-    """The tower by itself."""
-    return replace(_config(k, label), stack="")
+    """The tower by itself, with what images are compared by where its class has that."""
+    return _projected(k, replace(_config(k, label), stack=""))
 
 
 def _text(k: Keys, label: str) -> Model:
     model = vit.text_of(k, label, "clip_text_model", "quick_gelu", 49_408, (512, 2048, 8), 77)
-    return replace(model, kinds=(FULL,) * model.layers)
+    return _projected(k, replace(model, kinds=(FULL,) * model.layers))
+
+
+def _projected(k: Keys, model: Model) -> Model:
+    return replace(model, projection=k.count("projection_dim", 512)) if k.head == ALIKE else model
 
 
 def embed_text(t: Tape, s: Structure) -> Tensor:
@@ -57,13 +95,75 @@ def embed_text(t: Tape, s: Structure) -> Tensor:
 
 
 def _text_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    return layer_norm(t, x, D, "final_layer_norm")
+    x = layer_norm(t, x, D, "final_layer_norm")
+    return _told(t, x) if s.head == ALIKE else x
+
+
+def _told(t: Tape, x: Tensor) -> Tensor:
+    """What texts are compared by: of each its last token."""
+    ids = t.new("sequences", (B,), "int64"), t.new("last tokens", (B,), "int64")
+    t.start("last tokens", x)
+    last = t.new("of the last tokens", (B, D), x.dtype)
+    t.finish("last tokens", [x], last, [*ids], lambda g: [t.new("grad", x.shape, x.dtype)])
+    return linear(t, "text_projection", last, D, PROJECTED, bias=False)
+
+
+def _seen(t: Tape, x: Tensor, images: Factor, width: Factor) -> Tensor:
+    """What images are compared by: of each the token of its class."""
+    (first,) = split(t, x, [(images, width)], sliced=True)
+    first = layer_norm(t, first, width, "post_layernorm")
+    return linear(t, "visual_projection", first, width, PROJECTED, bias=False)
 
 
 def _vision_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    if s.head == ALIKE:
+        return _seen(t, x, B, D)
     for name in ("weight", "bias"):  # of a norm of the class token, which nobody reads
         t.parameter(f"post_layernorm.{name}", (D,), idle=True)
     return x
+
+
+def _both(k: Keys, label: str) -> Model:
+    """The tower of images, and that of text behind it; what a `_dict` says of either overrides."""
+    for name in ("text_config", "vision_config"):
+        over = k.config.get(f"{name}_dict")
+        if isinstance(over, Mapping) and isinstance(k.config.get(name), Mapping):
+            k.config = {**k.config, name: {**k.config[name], **over}}
+    text = llava.part(k, "text_config", "clip_text_model", {"clip_text_model": TEXT}, {})
+    vision = llava.part(k, "vision_config", "clip_vision_model", {"clip_vision_model": TOWER}, {})
+    image = replace(vision.image, merged=1) if vision.image else None  # it takes no place in a text
+    k.config.get("logit_scale_init_value")  # a number to start with
+    return replace(
+        text, label=label, family="clip", tower=replace(vision, image=image),
+        projection=k.count("projection_dim", 512),
+    )  # fmt: skip
+
+
+def _bridge(t: Tape, s: Structure, x: Tensor) -> Sequence[Tensor]:
+    """What images are compared by, and the text's embedding."""
+    seen = _seen(t, x, of_stack(llava.VISION, B), of_stack(llava.VISION, D))
+    return embed_text(t, s), seen
+
+
+def _compared(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """Every text with every image, and the loss over either."""
+    told = _told(t, layer_norm(t, x, D, "final_layer_norm"))
+    seen = t.carry("images", (B, PROJECTED), t.parameter_dtype)
+    seen, told = (_of_length_one(t, each, name) for each, name in ((seen, "i"), (told, "t")))
+    pairs = (B, of_stack(llava.VISION, B))
+    logits = matmul(t, told, seen, pairs, PROJECTED, "similarity", "mm")
+    scaled = keeps_result(t, t.parameter("logit_scale", (ONE,)), "exp")
+    logits = multiply(t, logits, scaled, "similarity, scaled")
+    return scale(t, add(t, labelled_loss(t, logits), labelled_loss(t, logits), "both"), "half")
+
+
+def _of_length_one(t: Tape, x: Tensor, name: str) -> Tensor:
+    squares = keeps_input(t, x, f"{name}, squares")
+    t.start(f"{name}, sum", squares)
+    total = t.new(f"{name}, sum", (x.shape[0], 1), x.dtype)
+    t.finish(f"{name}, sum", [squares], total, [],
+             lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])  # fmt: skip
+    return multiply(t, x, keeps_input(t, total, f"{name}, root"), f"{name}, of length one")
 
 
 def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -88,11 +188,29 @@ def no_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 TOWER = Family(_config, _embed, layer, no_head, kernels=HF_ONLY)
+TEXT = replace(
+    encoder(
+        _text,
+        embed_text,
+        layer,
+        _text_head,
+        {
+            "CLIPTextModel": EMBEDDING,
+            "CLIPTextModelWithProjection": ALIKE,
+        },
+    ),
+    arguments=MASK,
+)
 FAMILIES = {
+    "clip": replace(
+        encoder(_both, embed_text, layer, _compared, {"CLIPModel": ALIKE}),
+        bridge=_bridge, arguments=MASK,
+        note="FSDP2 refuses its logit_scale, which has no dimension: make it one of one number.",
+    ),
     "clip_vision_model": encoder(
-        _vision, _embed, layer, _vision_head, {"CLIPVisionModel": EMBEDDING}
+        _vision, _embed, layer, _vision_head, {
+            "CLIPVisionModel": EMBEDDING, "CLIPVisionModelWithProjection": ALIKE,
+        }
     ),
-    "clip_text_model": replace(
-        encoder(_text, embed_text, layer, _text_head, {"CLIPTextModel": EMBEDDING}), arguments=MASK
-    ),
-}
+    "clip_text_model": TEXT,
+}  # fmt: skip

@@ -105,8 +105,6 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(name, str) or not name.endswith(SUFFIXES):
             message = f"{shown(name)} is not planned; of a model with a {where}, those that "
             message += f"end in {' or '.join(SUFFIXES)} are"
-            if config["model_type"] == "clip":
-                message += f"; of CLIP its {TEXT} or {VISION}, given by itself"
             raise PlanError([Issue("model.architectures", message)])
     inner = {"model_type": known.text, **text} if known else dict(text)
     for key in OF_THE_WHOLE:

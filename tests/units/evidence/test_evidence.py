@@ -194,6 +194,7 @@ def test_what_was_tuned_on_is_kept_apart_from_what_was_only_checked():
 
 NO_PRESET = {
     "afmoe",
+    "clip",
     "mllama_text_model",
     "umt5",
 }  # families whose figures are those of small models alone

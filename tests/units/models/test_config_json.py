@@ -16,6 +16,7 @@ from memcore.models.quantization import stored_as
 from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan
 from memcore.tape.structure import (
+    ALIKE,
     CAUSAL,
     CLASSIFICATION,
     EMBEDDING,
@@ -99,7 +100,7 @@ def test_a_class_has_its_own_parameters(name, more, head, count):
 
 
 def test_every_family_names_its_classes():
-    heads = {CAUSAL, MASKED, CLASSIFICATION, EMBEDDING, REPLACED, LABELLED, SPANS}
+    heads = {CAUSAL, MASKED, CLASSIFICATION, EMBEDDING, REPLACED, LABELLED, SPANS, ALIKE}
     for family in FAMILIES.values():
         assert family.classes
         assert set(family.classes.values()) <= heads

@@ -50,14 +50,17 @@ OWN_WORDS = {
 }
 
 
+TEXTS = {"clip": "clip_text_model"}
+
+
 @each("family", sorted(FAMILIES))
 @each("key", ["vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads"])
 @each("value", [0, -1, 1.5, "8", True, [], 10**400])
 def test_a_bad_count_is_named(family, key, value):
     key = OWN_WORDS.get((family, key), key)
     config = {key: value}
-    if FAMILIES[family].before:  # its sizes are those of the models in it
-        config = {"text_config": {"model_type": "llama"} | config}
+    if FAMILIES[family].before or family == "clip":  # its sizes are those of the models in it
+        config = {"text_config": {"model_type": TEXTS.get(family, "llama")} | config}
     with pytest.raises(PlanError) as caught:
         from_config({"model_type": family} | config)
     assert any(issue.field.startswith("model.") for issue in caught.value.issues)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import streamlit as st
 
-from app import parts, state, tables
+from app import parts, places, state, tables
 from app.line import Item
 from app.tables.time import calibrated_ends
 from app.text import plain
@@ -19,10 +19,40 @@ TITLE = "Read it beside a run of yours"
 
 def section() -> None:
     """What was measured and what it comes to, or a place to say it."""
-    parts.folded(TITLE, _content, unfolded=state.measured() is not None)
+    dropped = state.held() or state.held_issues()
+    parts.folded(TITLE, _content, unfolded=bool(state.measured() or dropped))
+
+
+def held(data: bytes) -> None:
+    """What is done with a pickle that somebody drops: the page leads to what it says."""
+    state.use_snapshot(data)
+    st.session_state[f"folded_{TITLE}"] = True
+    places.lead("time")
+
+
+def _snapshot() -> None:
+    """What a run held, beside the plan; or why a file does not say it."""
+    if issues := state.held_issues():
+        st.error("**This is not read.**\n" + parts.listed(issues), icon=":material/block:")
+    found, report = state.held(), state.report()
+    if found is None or report.memory is None:
+        return
+    device = found.fullest
+    free = device.peak.reserved - device.peak.allocated
+    st.markdown(
+        f"**GPU {device.index} held {bytes_text(device.peak.allocated)} at its peak**, of "
+        f"{bytes_text(device.reserved_bytes)} reserved; {bytes_text(free)} were reserved and had "
+        f"no tensor. `memplan snapshot` says where in the code each of them was allocated."
+    )
+    for failure in device.failures:
+        st.warning(f"Memory ran out: {failure}.", icon=":material/memory_alert:")
+    parts.table(
+        tables.held(device, report), key="held", alt="The plan's peak beside what a run held"
+    )
 
 
 def _content() -> None:
+    _snapshot()
     measured = state.measured()
     if measured is None:
         _ask()

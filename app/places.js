@@ -1,6 +1,13 @@
 // Links to the views, each with what the address says of the plan when it is wanted; and files that
 // are dropped anywhere on the page, but on what takes files itself.
 const MOST = 2e6; // bytes of a file that are read: so many are refused already
+const MOST_HELD = 32 * 2 ** 20 + 1; // of a memory snapshot, which is a pickle
+const binary = (blob) =>
+  new Promise((done) => {
+    const reader = new FileReader();
+    reader.onload = () => done(reader.result);
+    reader.readAsBinaryString(blob);
+  });
 const own = (event) => event.target.closest?.('[data-testid="stFileUploaderDropzone"]');
 export default function (component) {
   const { data, parentElement, setStateValue, setTriggerValue } = component;
@@ -29,7 +36,11 @@ export default function (component) {
     const files = [...(event.dataTransfer?.files ?? [])];
     if (!data.drops || !files.length || own(event)) return;
     event.preventDefault();
-    const read = async (file) => [file.name, await file.slice(0, MOST).text()];
+    const read = async (file) => {
+      const pickle = new Uint8Array(await file.slice(0, 1).arrayBuffer())[0] === 0x80;
+      if (!pickle) return [file.name, await file.slice(0, MOST).text()];
+      return [file.name, "", btoa(await binary(file.slice(0, MOST_HELD)))];
+    };
     setTriggerValue("dropped", await Promise.all(files.map(read)));
   };
   root.onpointerover = root.onpointerdown = root.onkeydown = renew;

@@ -32,7 +32,7 @@ def draw(
     places: Mapping[str, Sequence[Any]], here: Any, take: Callable[[list[list[str]]], None] | None
 ) -> None:
     """The links, above all else. `take`: what is done with files that are dropped on the page, each
-    a name and a text; None: nothing."""
+    a name and a text, of a pickle '' and its bytes in base64; None: nothing."""
     rows = [[_link(views[0], place, here in views) for place, views in places.items()]]
     inside = next((views for views in places.values() if here in views), ())
     rows.append([_link(view, view.title, view is here) for view in inside if len(inside) > 1])

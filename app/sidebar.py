@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import html
@@ -13,18 +14,19 @@ from typing import Any
 
 import streamlit as st
 
-from app import parts, state
+from app import measured, parts, state
 from app.controls import Take
 from app.fields import Field, field, in_group, setting
 from app.text import plain
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats import BESIDE, MODEL, Text, kind_of, text_of
 from memcore.formats.hub import preset, stored
+from memcore.formats.snapshot import is_pickle
 from memcore.models import catalog
 from memcore.models.config import parse_config
 from memcore.plan.field import DETAILS, GROUPS, describes
 from memcore.plan.plan import Plan, facts, field_paths, get, title_of, value_text
-from memcore.units import count_text, parse_count
+from memcore.units import MiB, count_text, parse_count
 from memcore.words.stored import AS_PUBLISHED
 from memcore.words.word import Word
 
@@ -508,9 +510,11 @@ def _config_file() -> None:
             accept_multiple_files=True,
             key="config_file",
             on_change=_files_dropped,
+            max_upload_size=state.MOST_HELD // MiB,
             help="A Hugging Face config.json is a model. What vLLM, SGLang, llama.cpp, a Trainer, "
             "TRL, LLaMA-Factory, axolotl, DeepSpeed, Accelerate, torchtitan or Megatron are given "
             "is a plan: drop the files of one job together, here or anywhere on the page. "
+            "A memory snapshot of PyTorch is what a run held, beside the plan. "
             "They stay on this machine; nothing in them is run.",
         )
         st.text_area(
@@ -542,7 +546,11 @@ def _named(path: str) -> Take:
 def _files_dropped() -> None:
     """Files that are dropped together are of one job. What comes later takes the place of what
     plays the same part: another job that of the job, another config.json that of the model."""
-    files = st.session_state.config_file
+    every = st.session_state.config_file
+    files = [file for file in every if not is_pickle(file.getvalue())]
+    if len(files) < len(every) and every[-1] not in files:
+        measured.held(every[-1].getvalue())
+        return
     seen: dict[str, int] = st.session_state.setdefault("config_files_seen", {})
     turn = 1 + max(seen.values(), default=0)
     turns = [seen.setdefault(file.file_id, turn) for file in files]
@@ -553,14 +561,18 @@ def _files_dropped() -> None:
         return
     plays = [kind if (kind := kind_of(text)) in BESIDE else "the job" for text in texts]
     last = dict(sorted(zip(plays, turns, strict=True), key=lambda pair: pair[1]))
-    every = zip(texts, plays, turns, strict=True)
-    _use_texts([text for text, part, turn in every if turn == last[part]])
+    found = zip(texts, plays, turns, strict=True)
+    _use_texts([text for text, part, turn in found if turn == last[part]])
 
 
 def dropped(files: Sequence[Sequence[str]]) -> None:
-    """Files that were dropped together on the page, each a name and a text, are of one job."""
+    """Files that were dropped together on the page, each a name and a text, are of one job. A
+    pickle, whose bytes come beside them in base64, is what a run held."""
+    if pickles := [base64.b64decode(more[0]) for _, _, *more in files if more]:
+        measured.held(pickles[-1])
+        return
     try:
-        texts = [text_of(name, content.encode()) for name, content in files]
+        texts = [text_of(name, content.encode()) for name, content, *_ in files]
     except PlanError:
         _use_config(files[-1][1])  # which says what is wrong with it
         return

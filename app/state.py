@@ -26,6 +26,7 @@ from memcore import PlanError
 from memcore.errors import Issue
 from memcore.explain.book import Book
 from memcore.formats import Text, machines, read_files
+from memcore.formats.snapshot import Snapshot, snapshot_of
 from memcore.models.families.drafts import family_of
 from memcore.plan.field import described
 from memcore.plan.keys import LOOK, MEASURED, NAME, PINS, VERSION
@@ -56,10 +57,12 @@ from memcore.search.waterfall import waterfall as changes_between
 from memcore.serving.time import Point
 from memcore.stream import Load, Stream, read_lengths, simulate
 from memcore.stream import loads as simulated_loads
+from memcore.units import GiB, MiB, bytes_text
 from memcore.words.training import COPIES
 
 Query = dict[str, list[str]]
 T = TypeVar("T")
+MOST_HELD = 32 * MiB  # of a memory snapshot that is dropped
 MOST_ADDRESSES = 1000  # that a session remembers; a browser is behind by a few
 DEFAULT = Plan()  # where everybody starts
 MOST_LOOK = 200  # characters of what a page shows
@@ -767,6 +770,32 @@ def measure(seconds: float, size: int) -> None:
     known)."""
     s = session()
     s.edited, s.measured = True, Measured(s.plan, seconds, size)
+
+
+def use_snapshot(data: bytes) -> None:
+    """Keep what a memory snapshot says that a run held; of what is none, why not."""
+    s = st.session_state
+    try:
+        if len(data) > MOST_HELD:
+            raise PlanError([Issue("", f"it has more than {bytes_text(MOST_HELD)}")])
+        s.held, s.held_issues = snapshot_of(data), ()
+    except PlanError as e:
+        s.held, s.held_issues = None, e.issues
+        return
+    device = s.held.fullest
+    s.measured_gib, s.measured_seconds = device.peak.allocated / GiB, device.step_seconds or None
+
+
+def held() -> Snapshot | None:
+    """What a run held, by the memory snapshot that was dropped last."""
+    found: Snapshot | None = st.session_state.get("held")
+    return found
+
+
+def held_issues() -> Sequence[Issue]:
+    """Why what was dropped last is no memory snapshot."""
+    found: Sequence[Issue] = st.session_state.get("held_issues", ())
+    return found
 
 
 def forget_measured() -> None:

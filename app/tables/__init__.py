@@ -46,7 +46,7 @@ from app.tables.explore import (
 )
 from app.tables.lens import lens, lens_groups, lens_ways
 from app.tables.levers import changes_text, cost_text, levers, saved_text, waterfall
-from app.tables.memory import consumers, largest, ledger, over_time, overheads, timeline
+from app.tables.memory import consumers, held, largest, ledger, over_time, overheads, timeline
 from app.tables.search import FOUND_COLUMNS, changes, found
 from app.tables.serve import limits, serving, together
 from app.tables.tiers import in_tiers, tiers
@@ -96,6 +96,7 @@ __all__ = [
     "first_fixes",
     "found",
     "headline",
+    "held",
     "in_tiers",
     "largest",
     "ledger",

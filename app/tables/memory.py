@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from app import palette
 from app.tables.base import PATH, Rows
-from memcore.report import LedgerRow, Memory
+from memcore.formats.snapshot import CATEGORIES, Device, beside
+from memcore.report import LedgerRow, Memory, Report
 from memcore.training.over_time import Course
 from memcore.training.over_time import rows as slots_of
 from memcore.units import bytes_text
@@ -25,6 +26,22 @@ def consumers(memory: Memory) -> Rows:
         }
         for name, size in memory.consumers.items()
     ]
+
+
+def held(device: Device, report: Report) -> Rows:
+    """The plan's peak beside what a run held."""
+    return [
+        {
+            "figure": CATEGORIES.get(row.name, row.name),
+            "planned": "" if row.planned is None else _interval(row.planned, row.at_most),
+            "held": "" if row.measured is None else bytes_text(row.measured),
+        }
+        for row in beside(device, report)
+    ]
+
+
+def _interval(low: int, high: int | None) -> str:
+    return bytes_text(low) if high is None else f"{bytes_text(low)} to {bytes_text(high)}"
 
 
 def overheads(memory: Memory) -> Rows:

@@ -23,7 +23,8 @@ from memcore.report import Report, plain
 from memcore.units import GiB, MiB, bytes_text
 
 MAX_BYTES = 128 * MiB  # of a file
-MAX_EVENTS = 2_000_000  # of a file, and as many blocks
+MAX_EVENTS = 1_000_000  # of a file, and as many blocks
+MAX_ALIVE = 300_000  # tensors at once
 MOST = 2**63
 BEFORE, OTHER = "before", "other"  # what no frame tells, beside a report's consumers
 CATEGORIES = {
@@ -133,8 +134,8 @@ class Snapshot:
 
 
 def is_pickle(data: bytes) -> bool:
-    """Whether a file begins as a pickle does."""
-    return data[:1] == b"\x80"
+    """Whether a file begins as a pickle does that has no text in it."""
+    return data[:1] == b"\x80" and data[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
 
 
 def snapshot_of(data: bytes) -> Snapshot:
@@ -370,6 +371,7 @@ class _Replay:
     ):
         self.settings, self.stacks = settings, stacks
         self.events = [self._event(entry) for entry in trace]
+        self.stacked = any(event.stack.where for event in self.events)
         self.lives = self._lives(segments)
         self.ranges, self.joined = self._at_start(segments)
         self.allocated, self.requested, self.reserved = self._totals(segments)
@@ -392,6 +394,8 @@ class _Replay:
         def new(address: int, requested: int, stack: Stack, born: int = 0) -> _Life:
             lives.append(_Life(address, requested, stack, born))
             now[address] = lives[-1]
+            if len(now) > MAX_ALIVE:
+                raise ValueError(f"it has more than {MAX_ALIVE:,} tensors at once")
             return lives[-1]
 
         for at, event in enumerate(self.events, start=1):
@@ -553,7 +557,7 @@ class _Replay:
         if not stack.where and not life.born:
             return BEFORE if life.freed is None else OTHER
         if not stack.where:  # autograd's threads have no frames of Python
-            kind = BACKWARD
+            kind = BACKWARD if self.stacked else ""
         if kind == LOADS:
             return "parameters"
         if kind == STATE or (kind == STEP and life.freed is None):
@@ -562,8 +566,8 @@ class _Replay:
             return "activations"
         if kind not in (BACKWARD, DIVIDES):
             return "workspace" if kind == STEP else OTHER
-        next_step = begins[bisect_left(begins, life.born) :][:1]
-        outlives = life.alive(next_step[0]) if next_step else life.freed is None
+        at = bisect_left(begins, life.born)
+        outlives = life.alive(begins[at]) if at < len(begins) else life.freed is None
         return "gradients" if outlives else "workspace"
 
     def _steps(self, spans: Sequence[_Span]) -> list[int]:

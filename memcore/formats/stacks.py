@@ -32,6 +32,7 @@ DECIDES = tuple(
         (BACKWARD, "", r"autograd::Engine|AccumulateGrad|^backward$|_engine_run_backward"),
         (FORWARD, r"\.py$", "^forward$"),
         (FORWARD, _MODULE, "_call_impl$"),
+        (FORWARD, r"torch/nn/functional\.py$", ""),
     )
 )  # fmt: skip
 # Files of which no user knows what they are for: what calls them is named in their place.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
+from allocating import MIB, Allocator
 from pages import alive, frame, opened, said, texts
 from streamlit.testing.v1 import AppTest
 
@@ -113,3 +115,43 @@ def test_plans_side_by_side_have_both() -> None:
     assert a.startswith("9.50 s")
     assert b == "–"
     assert here.startswith(seconds_text(FOUND.calibrated_seconds))
+
+
+# ---- a memory snapshot
+
+
+def snapshot() -> bytes:
+    """Two annotated steps of five seconds, 30 MiB kept, 2 MiB for a while."""
+    gpu = Allocator()
+    gpu.alloc(30 * MIB)
+    for _ in range(2):
+        gpu.free(gpu.alloc(2 * MIB) or 0)
+        gpu.note("Optimizer.step#AdamW.step", "START")
+        gpu.time += 5_000_000
+        gpu.note("Optimizer.step#AdamW.step", "END")
+    return pickle.dumps(gpu.snapshot())
+
+
+def test_a_dropped_snapshot_stands_beside_the_plan_and_becomes_its_run() -> None:
+    at = opened(encode(PLAN, short=True), "time")
+    at.file_uploader(key="config_file").upload("run.pickle", snapshot(), "application/x").run()
+    alive(at)
+    assert "held 32.0 MiB at its peak" in texts(at)
+    beside = frame(at, "held").set_index("figure")["held"]
+    assert (beside["allocated"], beside["states"]) == ("32.0 MiB", "0 B")
+    (form,) = [b for b in at.button if b.label == "Use this run"]
+    form.click().run()
+    alive(at)
+    measured, issues = decode_measured(kept(at))
+    assert issues == []
+    assert measured is not None
+    assert (measured.plan, measured.bytes) == (PLAN, 32 * MIB)
+    assert measured.seconds == pytest.approx(5, abs=0.01)
+
+
+def test_a_snapshot_may_be_dropped_on_any_page_and_a_broken_one_is_refused() -> None:
+    at = opened(encode(PLAN, short=True))
+    at.file_uploader(key="config_file").upload("run.pickle", snapshot()[:-9], "x/y").run()
+    alive(at)
+    assert at.session_state["held"] is None
+    assert "damaged" in str(at.session_state["held_issues"][0])

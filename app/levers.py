@@ -15,6 +15,8 @@ from memcore.report import Memory, Report
 from memcore.search.bookings import MOST_GPUS
 from memcore.search.levers import Lever, headline
 from memcore.search.phases import Relief
+from memcore.search.server_levers import SERVES, ServerLever
+from memcore.search.solve import LIMITS, Targets, serving_limit
 from memcore.search.waterfall import Change
 from memcore.units import bytes_text, signed_seconds
 
@@ -120,6 +122,56 @@ def phases() -> None:
         "Of the device memory of the fullest phase, at most. The training stays the same; each "
         "line is the difference of two evaluations."
     )
+
+
+def servers() -> None:
+    """What to change of how the plan serves, with a button each; the others in a table."""
+    plan = state.plan()
+    found = shared.server_levers(plan)
+    if not found:
+        return
+    serve = [lever for lever in found if not lever.limit]
+    if missed := serving_limit(plan, Targets.of(plan)):
+        n = len(serve)
+        said = f"{n} single change{'s' * (n > 1)} serve{'s' * (n == 1)} them" if n else (
+            f"No single change serves them, by {LIMITS[missed]}; these come nearer"
+        )  # fmt: skip
+    else:
+        said = "What would be cheaper, or leave more room"
+    st.markdown(f"##### {said}")
+    for lever in found[:SHOWN]:
+        with st.container(key=f"lever_serve_{lever.name}", horizontal=True):
+            said = f"**{plain(lever.label)}**"
+            if lever.followers:
+                said += f" :small[with {plain(', '.join(lever.followers))}]"
+            if lever.serves != SAME:
+                said += f" :small[({SERVES[lever.serves]})]"
+            st.markdown(f"{said}  \n:small[{plain(tables.server_text(lever))}]", width="stretch")
+            st.button(
+                "Apply",
+                key=f"apply_serve_{lever.name}",
+                on_click=state.replace,
+                args=(lever.plan,),
+                help=f"Sets {tables.changes_text(lever)}. The browser's Back undoes it.",
+                width=APPLY,
+            )
+    parts.folded("All changes", _all_of_servers, found)
+
+
+def _all_of_servers(found: Sequence[ServerLever]) -> None:
+    rows = tables.server_levers(found)
+    parts.table(
+        rows,
+        key="server_levers",
+        alt="Changes to how the plan serves, with what each gives and costs",
+        columns=tables.SERVER_LEVER_COLUMNS,
+    )
+    parts.small(
+        f"{len(found)} changes; each line is the plan with that change. Those that serve all come "
+        "first, the cheapest in GPU time of a request first; those of one rank cannot be told "
+        "apart. A draft's guesses are taken at the plan's share, and a head as one that exists."
+    )
+    parts.download("Changes to the server (CSV)", rows, "memplan-server-levers.csv")
 
 
 def _costs(r: Relief) -> str:

@@ -27,6 +27,8 @@ from memcore.search.levers import Lever
 from memcore.search.levers import levers as find_levers
 from memcore.search.phases import Relief
 from memcore.search.phases import reliefs as find_reliefs
+from memcore.search.server_levers import ServerLever
+from memcore.search.server_levers import server_levers as changes_of_server
 from memcore.search.solve import Answer, Miss
 from memcore.search.solver import Solved
 from memcore.search.waterfall import Change
@@ -232,6 +234,11 @@ def answers(plan: Plan) -> tuple[Answer, ...]:
 @_for_all(without=NOTHING)
 def on_ranks(plan: Plan) -> Plan | None:
     return solve.on_ranks(plan, solve.Targets.of(plan))
+
+
+@_for_all(without=NOTHING)
+def server_levers(plan: Plan) -> tuple[ServerLever, ...]:
+    return changes_of_server(plan)
 
 
 # With their plans, which somebody may go on with: those of others train otherwise.

@@ -45,7 +45,16 @@ from app.tables.explore import (
     trainers,
 )
 from app.tables.lens import lens, lens_groups, lens_ways
-from app.tables.levers import changes_text, cost_text, levers, saved_text, waterfall
+from app.tables.levers import (
+    SERVER_LEVER_COLUMNS,
+    changes_text,
+    cost_text,
+    levers,
+    saved_text,
+    server_levers,
+    server_text,
+    waterfall,
+)
 from app.tables.memory import consumers, held, largest, ledger, over_time, overheads, timeline
 from app.tables.search import FOUND_COLUMNS, changes, found
 from app.tables.serve import limits, serving, together
@@ -65,6 +74,7 @@ __all__ = [
     "FIELDS",
     "FOUND_COLUMNS",
     "PATH",
+    "SERVER_LEVER_COLUMNS",
     "SWEPT_COLUMNS",
     "TRAINER_COLUMNS",
     "TRANSFER_COLUMNS",
@@ -119,6 +129,8 @@ __all__ = [
     "published",
     "resources",
     "saved_text",
+    "server_levers",
+    "server_text",
     "serving",
     "sources",
     "spread",

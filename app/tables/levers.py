@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from app.tables.base import PATH, Rows
 from app.text import VERDICTS
 from memcore.search.levers import Lever
+from memcore.search.server_levers import SERVES, ServerLever
 from memcore.search.waterfall import Change
-from memcore.units import bytes_text, relative_text, signed_bytes, signed_seconds
+from memcore.units import bytes_text, relative_text, seconds_text, signed_bytes, signed_seconds
 
 
 def levers(found: Sequence[Lever]) -> Rows:
@@ -37,7 +38,52 @@ def levers(found: Sequence[Lever]) -> Rows:
     ]
 
 
-def changes_text(lever: Lever) -> str:
+SERVER_LEVER_COLUMNS = (
+    *("rank", "change", "and sets", "it", "and", "room for", "first token", "a token"),
+    *("GPU time of a request", "against now"),
+)
+
+
+def server_levers(found: Sequence[ServerLever]) -> Rows:
+    """Every lever of a server, the best first."""
+    return [
+        {
+            "rank": lever.rank,
+            "change": lever.label,
+            "and sets": ", ".join(lever.followers),
+            "it": SERVES[lever.serves],
+            "and": lever.verdict,
+            "room for": lever.sequences,
+            "first token": _seconds(lever.first),
+            "a token": _seconds(lever.each),
+            "GPU time of a request": _seconds(lever.cost),
+            "against now": "-" if lever.price is None else relative_text(lever.price),
+            "first_token_seconds": lever.first,
+            "seconds_per_token": lever.each,
+            "gpu_seconds_per_request": lever.cost,
+            "price": lever.price,
+            "sets": changes_text(lever),
+        }
+        for lever in found
+    ]
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else seconds_text(seconds)
+
+
+def server_text(lever: ServerLever) -> str:
+    """What a lever of a server comes to, in a line."""
+    if lever.cost is None or lever.each is None:
+        return "room for none"
+    price = "" if lever.price is None else f" ({relative_text(lever.price)})"
+    return (
+        f"room for {lever.sequences:,}, a token every {seconds_text(lever.each)}, "
+        f"{seconds_text(lever.cost)} of a GPU a request{price}"
+    )
+
+
+def changes_text(lever: Lever | ServerLever) -> str:
     """The fields that a lever sets: 'train.checkpointing = full'."""
     return ", ".join(f"{path} = {value}" for path, value in lever.changes.items())
 

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import parts, rest, shared, state, tables
+from app import levers, parts, rest, shared, state, tables
 from memcore.plan.keys import LOOK
 from memcore.plan.plan import Plan
 from memcore.search.solve import ANY, Targets, serving_limit
@@ -37,20 +37,24 @@ def furthest() -> None:
         "layers within a node (TP) and stand as replicas; the number of requests is *Arrival "
         "rate*, in the sidebar under *Request stream*."
     )
+    levers.servers()
 
 
 def _ranks(plan: Plan) -> None:
-    """What other tensor parallelism would do, where the plan does not serve what it asks."""
+    """What other tensor parallelism would do, where none serves all that the plan asks: one that
+    does is among the changes below."""
     found, asked = shared.on_ranks(plan), plan.serve.concurrency
     within = " within the targets" if Targets.of(plan) != ANY else ""
     if found is None:
         st.markdown(f"**No tensor parallelism on these GPUs serves one sequence{within}.**")
         return
     tp, n = found.serving_tp, found.serve.concurrency
-    most = "" if n == asked else f", of {asked:,}: no other serves more"
+    if n == asked:
+        return
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(
-            f"**Tensor parallel {tp:,} serves {n:,} at once on each replica{within}{most}.**",
+            f"**Tensor parallel {tp:,} serves {n:,} at once on each replica{within}, of "
+            f"{asked:,}: no other serves more.**",
             width="content",
         )
         st.button(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from memcore.plan.field import ROUNDED, SAME
 from memcore.plan.plan import Plan, title_of, value_text
 from memcore.search.choices import RANKS
 from memcore.search.fitting import planned
@@ -24,7 +25,7 @@ from memcore.words.engines import DEVICE
 from memcore.words.serving import EAGLE, PREFILLS
 
 # What a change leaves of the answers and of who gets them, in the order in which people try it.
-SAME, ROUNDED, FEWER = "same", "rounded", "fewer"
+FEWER = "fewer"
 SERVES = {
     SAME: "answers the same",
     ROUNDED: "rounds weights or cache",

@@ -46,6 +46,7 @@ from memcore.plan.plan import Plan, facts
 from memcore.report import CONSUMERS
 from memcore.search.levers import levers
 from memcore.search.phases import reliefs
+from memcore.search.server_levers import server_levers
 from memcore.units import bytes_text
 
 PLANS = sorted(catalog.plan_entries())
@@ -928,12 +929,24 @@ def test_an_answer_can_be_used_that_the_plan_is_not_yet() -> None:
 def test_a_server_that_cannot_is_offered_ranks_that_can() -> None:
     from memcore.search import solve
 
-    at = opened({"model": "llama-3-70b"}, "serve")
+    many = {"model": "llama-3-70b", "conc": "5000"}
+    at = opened(many, "serve")
     asked = shown_plan(at)
     at.button(key="use_ranks").click().run()
     alive(at)
     assert shown_plan(at) == solve.on_ranks(asked) != asked
     assert "use_ranks" not in {b.key for b in at.button}
+
+
+def test_a_server_that_cannot_is_told_what_to_change() -> None:
+    at = opened({"model": "llama-3-70b"}, "serve")
+    asked = shown_plan(at)
+    first, *_ = server_levers(asked)
+    assert "use_ranks" not in {b.key for b in at.button}  # the levers say it
+    at.button(key=f"apply_serve_{first.name}").click().run()
+    alive(at)
+    assert shown_plan(at) == first.plan != asked
+    assert evaluate(shown_plan(at)).serve.fits
 
 
 def test_a_fragment_gives_way_to_a_link(monkeypatch: pytest.MonkeyPatch) -> None:

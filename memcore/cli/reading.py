@@ -187,6 +187,8 @@ def setting(text: str) -> tuple[str, Any]:
     if kind is bool and given.lower() in SWITCHES:
         return field, SWITCHES[given.lower()]
     value = value_of(given) if kind in (int, float) else given
+    if kind is int:
+        value = _whole(given, value)
     refuse_others(field, [value], "--set")
     return field, value
 
@@ -247,6 +249,19 @@ def value_of(text: str) -> Any:
     except ValueError:
         return text
     return value if isinstance(value, int | float) else text
+
+
+COUNTED = {"M": 10**6, "B": 10**9, "T": 10**12}  # K is left out: of tokens it may be 1,024
+
+
+def _whole(given: str, value: Any) -> Any:
+    """A whole number that is written otherwise, as 100e9 and 100B are; else the value."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    many, unit = value_of(given[:-1]), COUNTED.get(given[-1].upper())
+    if unit and isinstance(many, int | float) and not isinstance(many, bool):
+        return int(many * unit)
+    return value
 
 
 def tell(issues: Sequence[Issue]) -> None:

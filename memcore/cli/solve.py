@@ -11,6 +11,7 @@ from memcore.cli.printing import fail, json_text, printable, table
 from memcore.cli.reading import given_plan
 from memcore.errors import PlanError
 from memcore.units import seconds_text
+from memcore.words.jobs import BOTH, SERVE
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
@@ -60,6 +61,8 @@ def _solve(args: argparse.Namespace) -> int:
     from memcore.serving.serve import servable
 
     plan = given_plan(args)
+    if args.question == "gpus" and _trains(args):
+        args.question = "cluster.gpus"
     if unread := _unread(args):
         return fail(unread)
     if args.question not in QUESTIONS:
@@ -84,6 +87,13 @@ def _solve(args: argparse.Namespace) -> int:
     else:
         print(printable(_solved(answer, targets)))
     return 0
+
+
+def _trains(args: argparse.Namespace) -> bool:
+    """Whether GPUs to train on are asked for, as the job or a limit of the run says."""
+    served = args.rate is not None or args.users is not None
+    asked = args.job not in (SERVE, *BOTH) or args.days or args.cost
+    return bool(asked) and not served
 
 
 def _unread(args: argparse.Namespace) -> str:

@@ -602,6 +602,14 @@ def test_check_reads_what_other_programs_are_given(memplan, tmp_path):
     assert "serving" not in ran.err
 
 
+def test_gpus_of_a_training_job_are_those_to_train_on(memplan):
+    asked = ("1B", "--job", "pretrain", "--set", "tokens=100B", "--days", "7", "--json")
+    found = memplan("solve", "gpus", *asked).json
+    assert (found["field"], found["value"]) == ("cluster.gpus", 8)
+    assert found == memplan("solve", "cluster.gpus", *asked).json
+    assert "--rate" in memplan("solve", "gpus", "1B").err
+
+
 def test_levers_of_a_server(memplan):
     asked = ("llama-3.3-70b", "--job", "serve", "--gpus", "4")
     ran = memplan("levers", *asked)

@@ -106,6 +106,13 @@ def test_fields_are_set_by_path_and_by_last_word(capsys: pytest.CaptureFixture[s
     assert err == ""
 
 
+@pytest.mark.parametrize("text", ["100000000000", "100e9", "100B", "0.1T", "1e5m"])
+def test_whole_numbers_are_written_as_people_write_them(
+    capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    assert told(capsys, "7B", "--set", f"run.tokens={text}")[0].run.tokens == 100 * 10**9
+
+
 @pytest.mark.parametrize(
     ("asked", "gpu"),
     [

@@ -43,7 +43,7 @@ SOURCE_COLOURS = ("#228833", "#4477AA", "#EE6677", "#AD3479", "#A2942C", "#179FC
 RESOURCES = {
     "compute": ("Compute", "#4C5ACB"),
     "hbm": ("HBM", "#DB7812"),
-    "nvlink": ("NVLink", "#9A8BC1"),
+    "nvlink": ("GPU links", "#9A8BC1"),
     "network": ("Network", "#BE5108"),
     "pcie": ("PCIe", "#7B6BA6"),
     "dram": ("Host DRAM", "#A97275"),

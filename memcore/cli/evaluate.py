@@ -289,6 +289,8 @@ def _time(report: Report) -> Iterable[str]:
     time = report.time
     if time is None:
         return
+    from memcore.training.numbers_of_time import LABELS
+
     low, high = time.step_interval
     yield (
         f"Step{report.if_it_fitted}: {seconds_text(time.step_seconds)} "
@@ -297,7 +299,7 @@ def _time(report: Report) -> Iterable[str]:
         f"The interval is that of {time.compared}."
     )
     rows = [
-        (name, seconds_text(busy), seconds_text(time.exposed.get(name, 0.0)))
+        (LABELS[name], seconds_text(busy), seconds_text(time.exposed.get(name, 0.0)))
         for name, busy in time.resources.items()
         if busy
     ]

@@ -67,7 +67,7 @@ TOUCHED = "the tensors that the operation reads and writes"
 LABELS = {
     "compute": "Compute",
     "hbm": "HBM",
-    "nvlink": "NVLink",
+    "nvlink": "GPU links",  # NVLink, Infinity Fabric, ICI, or PCIe where a node has no other
     "network": "Network",
     "pcie": "PCIe",
     "dram": "Host DRAM",

@@ -12,6 +12,7 @@ from drawn import divided, plans, served, stacked
 from explored import EXPLORE, examples
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
+from swept import number_at
 
 from memcore import search
 from memcore.errors import PlanError
@@ -43,18 +44,20 @@ STILL = {
 }
 
 
-def number(report, path):
-    found = report.to_dict()
-    for word in path.split("."):
-        if found is None:
-            return None
-        found = found[int(word)] if isinstance(found, list) else found.get(word)
-    return int(found) if isinstance(found, bool) else found
+def figures_of(plan):
+    """What `evaluate` says of a plan: each of the numbers, None where it has none."""
+    return _figures(plan.model_dump_json())
+
+
+@functools.cache  # a plan is asked of many fields
+def _figures(plan):
+    document = evaluate(Plan.model_validate_json(plan)).to_dict()
+    return {number: number_at(document, number) for number in NUMBERS}
 
 
 def compared(plan, axes):
     """Every cell of a sweep against `evaluate`: the rows in which there is something to compare."""
-    known = [n for n in NUMBERS if number(evaluate(plan), n) is not None]
+    known = [n for n, value in figures_of(plan).items() if value is not None]
     rows = []
     for row in sweep(plan, axes, known).to_dict("records"):
         document = plan.document()
@@ -67,11 +70,11 @@ def compared(plan, axes):
             else:
                 document[part] = value
         try:
-            report = evaluate(Plan.of(document))
+            here = figures_of(Plan.of(document))
         except PlanError:
             assert all(math.isnan(row[n]) for n in known), row
             continue
-        figures = tuple(number(report, n) for n in known)
+        figures = tuple(here[n] for n in known)
         for name, value in zip(known, figures, strict=True):
             if value is None:
                 assert math.isnan(row[name]), (row, name)
@@ -120,11 +123,8 @@ def swept(path):
 
 def moves(plan, path, values):
     """Whether another value of a field moves any number."""
-    figures = {
-        tuple(number(report, n) for n in NUMBERS)
-        for report in (evaluate(plan.changed(path, value)) for value in values)
-    }
-    return len(figures) > 1
+    changed = (plan.changed(path, value) for value in values)
+    return len({tuple(figures_of(each).values()) for each in changed}) > 1
 
 
 @pytest.mark.thousand

@@ -8,6 +8,7 @@ import pytest
 from drawn import plans
 from explored import examples
 from hypothesis import given
+from swept import number_at
 
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
@@ -22,13 +23,6 @@ SWEPT = (
     *("time.tokens_per_second", "time.exposed.compute", "time.exposed.hbm", "time.exposed.nvlink"),
     *("time.exposed.host", "time.resources.network", "run.steps", "run.seconds", "run.gpu_hours"),
 )
-
-
-def at(report, path):
-    found = report.to_dict()
-    for word in path.split("."):
-        found = found[int(word)] if isinstance(found, list) else (found or {}).get(word)
-    return int(found) if isinstance(found, bool) else found
 
 
 MEMORY = (
@@ -47,11 +41,11 @@ def held(table, plan, axes, numbers):
             part, _, field = name.partition(".")
             document[part][field] = row[name]
         try:
-            report = evaluate(Plan.of(document))
+            report = evaluate(Plan.of(document)).to_dict()
         except PlanError:
-            report = None
+            report = {}
         for number in numbers:
-            value = at(report, number) if report else None
+            value = number_at(report, number)
             if value is None:
                 assert math.isnan(row[number]), (row, number)
             else:
@@ -207,8 +201,8 @@ def test_numbers_beyond_64_bits_are_right(attention):
     numbers = ["memory.allocated_bytes", "time.step_seconds"]
     found = sweep(start, {"train.micro_batch": [1, 16, 65536]}, numbers)
     for batch, *cells in found.itertuples(index=False):
-        report = evaluate(start.with_changes({"train.micro_batch": batch}))
-        assert cells == pytest.approx([at(report, n) for n in numbers], rel=ROUNDING)
+        report = evaluate(start.with_changes({"train.micro_batch": batch})).to_dict()
+        assert cells == pytest.approx([number_at(report, n) for n in numbers], rel=ROUNDING)
 
 
 def test_a_number_that_is_not_read_with_arrays_is_that_of_each_plan():
@@ -235,9 +229,10 @@ def test_a_quantity_is_the_report_s_own_number():
     plan = Plan.of({"run": {"price_per_gpu_hour": 2.5}})
     report = evaluate(plan)
     x = Values(plan=plan, hardware=plan.accelerator, time=report.time, memory=report.memory)
+    document = report.to_dict()
     for path in QUANTITIES:
         part, field, *end = path.split(".")
-        if (said := at(report, path)) is not None and part in ("run", "time", "memory"):
+        if (said := number_at(document, path)) is not None and part in ("run", "time", "memory"):
             value = getattr(getattr(x, part), field)
             value = value[int(end[0])] if end else value
             assert (list(value) if isinstance(value, tuple) else value) == said, path

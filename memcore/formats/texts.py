@@ -361,7 +361,7 @@ def several(text: Text) -> dict[str, tuple[str, ...]]:
     found: dict[str, dict[str, None]] = {}
     for name, more, value in _ASSIGNED.findall(content):
         plain = re.sub(r"\s+", " ", value.strip("\"'")).strip()
-        if more or re.search(rf"\$\{{?{name}\b", value):
+        if more or ("$" in value and re.search(rf"\$\{{?{name}\b", value)):
             found[name] = {}
         elif plain and "$" not in plain:
             found.setdefault(name, {})[plain] = None
@@ -395,11 +395,12 @@ def _script(content: str, given: Mapping[str, str]) -> tuple[tuple[str, ...], ..
         value = re.sub(r"\s+", " ", value[1:-1] if value[:1] in ('"', "'", "(") else value)
         if variables.get(name) and _unsaid(value, variables):
             continue  # what is taken where nobody gives another
-        if own := re.fullmatch(rf"\$\{{{name}:?[-=](.*)\}}", value):  # X="${X:-otherwise}"
-            value = own[1]
-        before = re.search(rf"\$\{{?{name}\b(\[@\])?\}}?", value)
-        if before and name in variables:  # X="$X more"
-            value = value.replace(before[0], variables[name])
+        if "$" in value:
+            if own := re.fullmatch(rf"\$\{{{name}:?[-=](.*)\}}", value):  # X="${X:-otherwise}"
+                value = own[1]
+            before = re.search(rf"\$\{{?{name}\b(\[@\])?\}}?", value)
+            if before and name in variables:  # X="$X more"
+                value = value.replace(before[0], variables[name])
         variables[name] = f"{variables.get(name, '')} {value}" if more else value
     lines = _split(_expanded(_ASSIGNED.sub(_own_lines, content), variables))
     arrays = [

@@ -163,3 +163,21 @@ def facts_of(info: FieldInfo) -> Facts:
     """What a field declares."""
     found = info.json_schema_extra
     return found if isinstance(found, Facts) else Facts()
+
+
+def checked(fields: Mapping[str, tuple[str, Facts]]) -> None:
+    """Raises ValueError where two fields of a plan, by their paths with their titles, claim the
+    same, or where one is drawn in no place that there is. It names the fields."""
+    claimed: dict[tuple[str, str, str], str] = {}
+    for path, (title, said) in fields.items():
+        if said.group and said.group not in (*GROUPS, TOP, HARDWARE):
+            raise ValueError(f"{path}: there is no group {said.group!r} in the sidebar")
+        if said.after and (said.after not in fields or fields[said.after][1].group != said.group):
+            raise ValueError(f"{path} is drawn behind {said.after}, which is no field of its group")
+        claims = (("link key", said.key, ""), ("title", title if said.group else "", said.group))
+        for what, name, where in claims:
+            other = claimed.setdefault((what, name, where or ""), path)
+            if name and other != path:
+                raise ValueError(
+                    f"{other} and {path} both have the {what} {name!r}; choose another"
+                )

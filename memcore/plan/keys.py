@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -33,7 +34,7 @@ def _form(version: int) -> dict[str, Any]:
 # happens to a form that was published.
 _FROZEN = _form(FIRST)
 _SINCE = {version: _form(version) for version in range(FIRST + 1, VERSION + 1)}
-_PATHS = {facts(path).key: path for path in field_paths()}
+_PATHS = {facts(path).key: path for path in field_paths() if facts(path).key}
 MODEL, GPU, NODE = (_FROZEN[name] for name in ("model", "gpu", "node"))
 
 
@@ -46,7 +47,6 @@ def keys_of(version: int) -> dict[str, Key]:
     return {name: Key(_PATHS[name], default) for name, default in defaults.items()}
 
 
-KEYS = keys_of(VERSION)
 # A preset's name (with '~revision'), or an object compressed. `size` is a standard model.
 OBJECTS = {
     "model": "model",
@@ -65,6 +65,23 @@ LOOK = "look"  # what a page shows of a plan: no part of it
 MEASURED = "measured"  # a plan that was run, as a query inside the query, with
 TOOK, PEAK = "took", "peak"  # the seconds of its step, and the bytes of its peak where known
 BESIDE = (*PINS, NAME, LOOK, MEASURED)  # what a link says besides its plan
+
+
+def checked(paths: Mapping[str, str]) -> None:
+    """Raises ValueError where the key of a field, by which its path is given, has another meaning
+    in a link or no frozen default, or where a default is of no field. It names them."""
+    defaults = _FROZEN["fields"].keys()
+    for name, path in paths.items():
+        if name in ("v", *OBJECTS, *BESIDE, TOOK, PEAK):
+            raise ValueError(f"{path}: in a link the key {name!r} means something else")
+        if name not in defaults:
+            raise ValueError(f"{path}: link-v{FIRST}.json has no default for its key {name!r}")
+    if lost := [name for name in defaults if name not in paths]:
+        raise ValueError(f"link-v{FIRST}.json: no field has the key {' or '.join(map(repr, lost))}")
+
+
+checked(_PATHS)
+KEYS = keys_of(VERSION)
 KNOWN = ("v", *OBJECTS, *KEYS, *BESIDE)
 FIELDS = {key.path: name for name, key in KEYS.items()}
 

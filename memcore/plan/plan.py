@@ -37,6 +37,7 @@ from memcore.plan.field import (
     Facts,
     Switch,
     When,
+    checked,
     choice,
     declare,
     describes,
@@ -2173,3 +2174,6 @@ def _siblings(path: list[Any]) -> Iterable[str]:
             return ()
         part = Accelerator if (name == "gpu") else Node if name == "node" else field.annotation
     return list(getattr(part, "model_fields", {}))
+
+
+checked({path: (title_of(path), facts(path)) for path in field_paths()})

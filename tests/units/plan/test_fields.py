@@ -8,7 +8,8 @@ import pytest
 from tables import each
 
 from memcore import Plan, PlanError
-from memcore.plan.field import GROUPS, HARDWARE, TOP, EachWord, Switch
+from memcore.plan import field, keys
+from memcore.plan.field import GROUPS, HARDWARE, TOP, EachWord, Facts, Switch
 from memcore.plan.keys import KEYS
 from memcore.plan.plan import facts, field_of, field_paths, get, meant, put, words_of
 from memcore.search.levers import declared
@@ -28,6 +29,49 @@ def test_a_field_says_all_of_itself(path: str) -> None:
     assert type(KEYS[said.key].default) is type(get(Plan(), path))
     assert said.group in (*GROUPS, TOP, HARDWARE) or path in ON_A_PAGE
     assert not said.after or facts(said.after).group == said.group
+
+
+DECLARED = {path: (field_of(path).title or "", facts(path)) for path in FIELDS}
+
+
+@pytest.mark.parametrize(
+    ("title", "said", "says"),
+    [
+        ("New", Facts(key="mb"), "train.micro_batch and train.new both have the link key 'mb'"),
+        (
+            "Optimizer",
+            Facts(key="new", group="Training details"),
+            "train.optimizer and train.new both have the title 'Optimizer'",
+        ),
+        ("New", Facts(key="new", group="Trainin"), "train.new: there is no group 'Trainin'"),
+        (
+            "New",
+            Facts(key="new", group="Offload", after="train.seq_len"),
+            "train.new is drawn behind train.seq_len, which is no field of its group",
+        ),
+    ],
+)
+def test_a_field_that_claims_what_another_has_is_refused_where_it_is_declared(
+    title: str, said: Facts, says: str
+) -> None:
+    """At import, by one message, and not by the tests of links, none of which would say why."""
+    field.checked(DECLARED)
+    with pytest.raises(ValueError, match=says):
+        field.checked(DECLARED | {"train.new": (title, said)})
+
+
+def test_a_link_s_key_is_free_and_has_a_frozen_default() -> None:
+    paths = {name: key.path for name, key in KEYS.items()}
+    keys.checked(paths)
+    for name, says in (
+        ("pin", "train.new: in a link the key 'pin' means something else"),
+        ("new", r"train\.new: link-v1\.json has no default for its key 'new'"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            keys.checked(paths | {name: "train.new"})
+    del paths["mb"]
+    with pytest.raises(ValueError, match=r"link-v1\.json: no field has the key 'mb'"):
+        keys.checked(paths)
 
 
 def test_every_field_that_takes_words_refuses_any_other() -> None:

@@ -233,39 +233,8 @@ class Serve:
     """On the fullest GPU of one replica. Where not even one sequence fits there are no speeds: the
     steps and seconds of a request and what bounds them are None (serving.nothing_fits says why).
 
-    table_bytes           what an engine keeps besides weights: rotary tables, rests of blocks, and
-                          what pads experts for their kernels
-    loaded_bytes          of both what is on the GPU: what an engine's log prints as loaded
-    tower_bytes           the most that an encoder or a vision tower needs at once; feature_bytes:
-                          of its result, which stays while the layers run; both in activation_bytes
-    profiled_images       that one forward may bring
-    cross_bytes_per_sequence   of sequence_bytes, keys and values of an encoder's tokens
-    tower_seconds         of ttft_seconds: what runs once for a prompt, before its first step
-    batched_tokens        of one forward at most: as the plan says, or the engine's own
-    memory_share          that the server may take, as its engine means it (words.engines)
-    overhead_bytes        within the budget; outside_bytes: beside it, on the same GPU
-    block_bytes, blocks   of the paged cache, and how many a sequence needs at its longest; else 0
-    block_tokens          of keys and values in one: what the plan says, or as a state wants
-    state_bytes_per_sequence   of sequence_bytes, what layers keep however long it is
-    tp, pp                ranks and stages of one replica; gpus_per_replica: both
-    reserved_tokens       for which a sequence has memory from its start; 0 where none is reserved
-    wasted_bytes_per_sequence   of sequence_bytes, what is never used, averaged over its life
-    offloaded_bytes       of the weights, in the host's memory
-    sequence_limit        that the engine schedules at once, and sizes activations and graphs for
-    computed_tokens       of a prompt; the others are in the prefix cache
-    step_sequences        that can generate at once in steps of max_batched_tokens
-    running               sequences that the speeds are of: asked for, with room, and in one step
-    joining_tokens        of prompts in a step that reads any, in a closed loop (None elsewhere);
-                          interruption_seconds: what a prompt adds to others' steps there;
-                          request_seconds: of one, from where it has room to its last token
-    ttft_range, tpot_range   between which eight in ten of the measured ones lie
-    first_seconds         of ttft_seconds: the engine's own; wait_seconds: for others
-    prefill_steps         in which a prompt is read; transfer_seconds: of its cache to others
-    stall_seconds         between two tokens of a sequence while another's prompt is read
-    tokens_per_step       of one sequence: more than one where a draft guesses
-    prompt_token_seconds  of a whole replica, for each token of a prompt; output_token_seconds: of
-                          what comes out; cost_per_million_in, _out: at the plan's price, else None
-    kv_capacity_tokens    of sequences of the plan's length, where layers with a window keep less
+    Each field is a quantity of `serving/`, where its title, its unit and what it means stand;
+    `memplan explain PLAN serve.FIELD` says them.
     """
 
     weights_bytes: int

@@ -14,7 +14,7 @@ from memcore.units import GiB, bytes_text
 MAX_RANKS = 16  # bars shown when there are more pipeline stages: the fullest ones
 
 
-def capacity(bytes_: int, label: str = "Capacity") -> dict[str, Any]:
+def capacity(bytes_: int) -> dict[str, Any]:
     """The line at a memory's size, for a horizontal bar chart."""
     return {
         "shapes": [
@@ -37,7 +37,7 @@ def capacity(bytes_: int, label: str = "Capacity") -> dict[str, Any]:
                 "yanchor": "top",
                 "xshift": -4,
                 "showarrow": False,
-                "text": f"{label} {bytes_text(bytes_)}",
+                "text": f"Capacity {bytes_text(bytes_)}",
                 "font": {"color": palette.CAPACITY},
             }
         ],

@@ -82,8 +82,8 @@ def over_time(courses: Sequence[Course]) -> Rows:
     return list(slots_of(courses))
 
 
-def ledger(rows: Sequence[LedgerRow], path: str = "ledger") -> Rows:
-    """Every row, largest first; `path` is where they are in the Report."""
+def ledger(rows: Sequence[LedgerRow]) -> Rows:
+    """Every row, largest first."""
     return [
         {
             "name": r.name,
@@ -99,7 +99,7 @@ def ledger(rows: Sequence[LedgerRow], path: str = "ledger") -> Rows:
             "certainty": r.certainty,
             "why": r.why,
             "source": r.source,
-            PATH: f"{path}.{i}",
+            PATH: f"ledger.{i}",
         }
         for i, r in sorted(enumerate(rows), key=lambda item: -item[1].bytes)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -267,6 +267,13 @@ class Draft:
     def leave(self, key: str, why: str) -> None:
         """A key that moves memory or time, and that no plan says."""
         self.left.append(Issue(key, why))
+
+    def chosen(self, one: str, what: str, known: Iterable[str]) -> None:
+        """That of several in a file one is read."""
+        others = [name for name in known if name != one]
+        if others:
+            listed = ", ".join(others[:6]) + (f" and {len(others) - 6} more" if others[6:] else "")
+            self.leave(one, f"is the {what} that is read; the file has others: {listed}")
 
     def adapt(self, targets: Sequence[str], key: str) -> None:
         """What adapters are put on: every linear layer where nothing else is named."""

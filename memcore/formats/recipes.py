@@ -71,9 +71,7 @@ def read(content: str, draft: Draft) -> None:
         unsaid = ", ".join(key for key in DECIDE if key not in said)
         why = f"; taken as Megatron's own: {unsaid}" if unsaid else ""
         draft.leave(f"{base}()", f"the job begins with what it sets, which is not in the file{why}")
-    if others := [job for job in known if job != chosen]:
-        listed = ", ".join(others[:6]) + (f" and {len(others) - 6} more" if others[6:] else "")
-        draft.leave(chosen, f"is the job that is read; the file has others: {listed}")
+    draft.chosen(chosen, "job", known)
 
 
 def _base(content: str, job: str) -> str:

@@ -59,11 +59,7 @@ def read(content: str, draft: Draft) -> None:
     torchtitan.read(known[chosen], draft)
     if CHUNKED in content:
         draft.put("train.cross_entropy", "chunked", "loss", CHUNKED)
-    others = [name for name in known if name != chosen]
-    if others:
-        more = f" and {len(others) - 6} more" if len(others) > 6 else ""
-        listed = f"{', '.join(others[:6])}{more}"
-        draft.leave(chosen, f"is the run that is read; the file has others: {listed}")
+    draft.chosen(chosen, "run", known)
 
 
 def _returned(node: ast.FunctionDef, functions: Mapping[str, Any], depth: int) -> Any:

@@ -116,9 +116,7 @@ def _quarter_turned(t: Tape, x: Tensor) -> Tensor:
     return out
 
 
-def entries_of(
-    t: Tape, x: Tensor, of: Compressed, width: Factor, two: Factor, autocast_fp32: str = "fp32"
-) -> Tensor:
+def entries_of(t: Tape, x: Tensor, of: Compressed, width: Factor, two: Factor) -> Tensor:
     """The normed and turned entries of all tokens, (B, entries, width). `two`: twice the width."""
     wide = two if of.overlaps else width
     each: Shape = (B, of.entries, of.rate, wide)
@@ -129,7 +127,7 @@ def entries_of(
     gates = add(t, gates, bias, "gates, biased")
     if of.overlaps:
         kv, gates = (_overlapping(t, v, of, width, n) for v, n in ((kv, "kv"), (gates, "gates")))
-    shares = softmax(t, cast(t, gates, autocast_fp32, "gates (fp32)"), "softmax")
+    shares = softmax(t, cast(t, gates, "fp32", "gates (fp32)"), "softmax")
     shares = cast(t, shares, kv.dtype, "shares")
     entry = summed(t, multiply(t, kv, shares, "weighted"), (B, of.entries, width), "entries")
     entry = rms_norm_fp32_weight(t, entry, "kv_norm", width)

@@ -157,12 +157,12 @@ def mamba_mixer(t: Tape, s: Structure, x: Tensor, name: str = "mixer") -> Tensor
 _KEYS: Shape = (*TOKENS, SSM_STATE)
 
 
-def normed_mamba_mixer(t: Tape, s: Structure, x: Tensor, name: str = "mamba") -> Tensor:
+def normed_mamba_mixer(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """Jamba's: Mamba with norms of what steps, B and C are made from, so that training runs its
     parts one by one; (batch, sequence, D)."""
     traits = s.traits
     inner = SSM_INNER / TP
-    with t.scope(name):
+    with t.scope("mamba"):
         joint = linear(t, "in_proj", x, D, GATED_IN / TP, traits.recurrence_bias)
         log = t.parameter("A_log", (SSM_HEADS / TP, SSM_STATE))
         decay = keeps_result(t, cast(t, log, "fp32", "A_log (fp32)"), "exp")
@@ -214,12 +214,12 @@ def _trained_mamba(t: Tape, s: Structure, joint: Tensor, shape: Shape) -> Tensor
     return selective_inner(t, joint, conv, select, steps, states, out, shape)
 
 
-def gated_delta_net(t: Tape, s: Structure, x: Tensor, name: str = "linear_attn") -> Tensor:
+def gated_delta_net(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """Qwen3-Next's linear attention (Yang et al., Gated Delta Networks); (batch, sequence, D)."""
     if not s.served:
-        with t.scope(name):
+        with t.scope("linear_attn"):
             return _trained_delta_net(t, s, x)
-    with t.scope(name):
+    with t.scope("linear_attn"):
         joint = linear(t, "in_proj_qkvz", x, D, GATED_IN / TP, bias=False)
         pairs = linear(t, "in_proj_ba", x, D, SSM_PAIRS / TP, bias=False)
         mixed, gate = split(t, joint, [(*TOKENS, CONVOLVED / TP), VALUES])
@@ -283,10 +283,10 @@ def _gated_norm(t: Tape, x: Tensor, gate: Tensor) -> Tensor:
         return cast(t, multiply(t, normal, wide, "gated"), x.dtype, "gated, cast")
 
 
-def short_convolution(t: Tape, s: Structure, x: Tensor, name: str = "conv") -> Tensor:
+def short_convolution(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """LFM2's: each channel's last tokens, with a gate before and one behind; no state besides."""
     bias = s.traits.convolution_bias
-    with t.scope(name):
+    with t.scope("conv"):
         joint = linear(t, "in_proj", x, D, SHORT_IN / TP, bias)
         channels_first = heads_first(t, joint, joint.shape, copies_grad=True)
         before, behind, values = split(t, channels_first, [VALUES] * 3)

@@ -248,9 +248,9 @@ def _abridged(name: str, value: Any, of: Sequence[Formula]) -> Formula:
     )
 
 
-def whichever(of: Mapping[str, Formula], least: bool = False) -> Formula:
+def whichever(of: Mapping[str, Formula]) -> Formula:
     """The name of the largest; of equal ones the first."""
-    best = (min if least else max)(of, key=lambda name: of[name].value)
+    best = max(of, key=lambda name: of[name].value)
     every = list(of.values())
     told = largest(*every)
     return Formula(best, f"where it is {told.words}", told.numbers, told.terms)

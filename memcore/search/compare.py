@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from memcore.errors import Issue, PlanError
@@ -86,7 +86,7 @@ class Comparison:
                 {
                     "from": self.names[a],
                     "to": self.names[b],
-                    "changes": [asdict(c) | {"fields": dict(c.fields)} for c in changes],
+                    "changes": [change.to_dict() for change in changes],
                 }
                 for (a, b), changes in self.between.items()
             ],

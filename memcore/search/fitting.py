@@ -10,13 +10,13 @@ from memcore.report import VERDICTS
 from memcore.search.solve import ANY, Targets, serving_limit
 from memcore.serving.serve import servable
 from memcore.together.together import together
-from memcore.training.training import Pool, Training
+from memcore.training.training import Training
 
 
-def training_verdict(plan: Plan, pool: Pool | None = None) -> str | None:
+def training_verdict(plan: Plan) -> str | None:
     """'fits', 'tight' or 'over', of what `evaluate` says of training and of what runs on the same
     GPUs; None where training is not planned."""
-    training = Training.of(plan, rows=False, pool=pool)
+    training = Training.of(plan, rows=False)
     if training is None:
         return None
     found = [training.room.verdict]

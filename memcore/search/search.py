@@ -177,17 +177,7 @@ class Found:
             "excluded": dict(self.excluded),
             "best": [point.to_dict() for point in self.best],
             "pareto": [point.to_dict() for point in self.pareto],
-            "why": [
-                {
-                    "label": c.label,
-                    "fields": dict(c.fields),
-                    "bytes": c.bytes,
-                    "device_bytes": c.device_bytes,
-                    "seconds": c.seconds,
-                    "per_token": c.per_token,
-                }
-                for c in self.why
-            ],
+            "why": [change.to_dict() for change in self.why],
             "stopped": self.stopped,
             **({"left": self.left} if self.stopped else {}),
             "apart": asdict(self.apart) if self.apart else None,

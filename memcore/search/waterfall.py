@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from memcore.errors import PlanError
@@ -29,6 +29,10 @@ class Change:
     device_bytes: int
     seconds: float
     per_token: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The change as plain JSON types."""
+        return asdict(self) | {"fields": dict(self.fields)}
 
 
 def waterfall(before: Plan, after: Plan) -> tuple[Change, ...]:

@@ -123,12 +123,17 @@ def _trainable(book: Book) -> Explanation:
     train = book.plan.train
     if train.adapter == "none" and train.frozen == "none":
         return _parameters(book)
-    found = [book.at(f"trainable_parameters.{i}") for i in range(len(_trained(book)))]
     meaning = "The weights of the adapters; the model's own are frozen."
     if train.adapter == "none":
         meaning = "The weights that are not frozen; tied weights count once."
-    ordered = sorted(found, key=lambda f: -f.value)
-    return about("Trainable parameters", "parameters", total(ordered), meaning, [AUTOGRAD])
+    of = "trainable_parameters"
+    return _counted(book, "Trainable parameters", of, len(_trained(book)), meaning)
+
+
+def _counted(book: Book, what: str, path: str, count: int, meaning: str) -> Explanation:
+    """The sum of so many weights below a path, the largest first."""
+    found = sorted((book.at(f"{path}.{i}") for i in range(count)), key=lambda f: -f.value)
+    return about(what, "parameters", total(found), meaning, [AUTOGRAD])
 
 
 def _trained(book: Book) -> list[tuple[str, Extents, int]]:
@@ -148,18 +153,14 @@ def _trained_weight(book: Book, i: str) -> Explanation:
 
 @rule("parameters")
 def _parameters(book: Book) -> Explanation:
-    found = [book.at(f"parameters.{i}") for i in range(len(_weights(book)))]
     meaning = "Every weight that the operations of the model own; tied weights count once."
-    ordered = sorted(found, key=lambda f: -f.value)
-    return about("Parameters", "parameters", total(ordered), meaning, [AUTOGRAD])
+    return _counted(book, "Parameters", "parameters", len(_weights(book)), meaning)
 
 
 @rule("active_parameters")
 def _active(book: Book) -> Explanation:
-    found = [book.at(f"active_parameters.{i}") for i in range(len(_weights(book)))]
     meaning = "Weights that one token meets: of a layer's experts only those that it is sent to."
-    ordered = sorted(found, key=lambda f: -f.value)
-    return about("Active parameters", "parameters", total(ordered), meaning, [AUTOGRAD])
+    return _counted(book, "Active parameters", "active_parameters", len(_weights(book)), meaning)
 
 
 def _weights(book: Book) -> list[tuple[str, Extents, Extents, int]]:
@@ -228,16 +229,16 @@ def _peak(book: Book) -> int:
 
 @rule("memory.consumers.*")
 def _consumer(book: Book, name: str) -> Explanation:
-    rows = [
-        (f"ledger.{i}", r)
-        for i, r in enumerate(book.report.ledger)
-        if r.tier == "hbm" and r.consumer == name
-    ]
     book.memory.consumers[name]
+    formula = sum_of(book, _listed(book, "hbm", name))
     at = book.memory.timeline[_peak(book)].label
-    return about(
-        CONSUMERS[name], "bytes", sum_of(book, rows), f"{_meaning(name)} At the peak: {at}."
-    )
+    return about(CONSUMERS[name], "bytes", formula, f"{_meaning(name)} At the peak: {at}.")
+
+
+def _listed(book: Book, tier: str, consumer: str = "") -> list[tuple[str, LedgerRow]]:
+    """Rows of the ledger in a tier, all or a consumer's, with their paths."""
+    every = enumerate(book.report.ledger)
+    return [(f"ledger.{i}", r) for i, r in every if r.tier == tier and consumer in ("", r.consumer)]
 
 
 def _meaning(name: str) -> str:
@@ -336,13 +337,8 @@ def _saved(book: Book) -> Explanation:
     )
 
 
-@rule("ledger.*")
-def _row(book: Book, i: str) -> Explanation:
-    return row(book, book.report.ledger[int(i)])
-
-
-@rule("ledger.*.bytes|bytes_each|count")
-def _row_field(book: Book, i: str, field: str) -> Explanation:
+@rule("ledger.*", "ledger.*.bytes|bytes_each|count")
+def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
     return row(book, book.report.ledger[int(i)], field)
 
 
@@ -389,10 +385,12 @@ def _tier_capacity(book: Book, tier: str) -> Explanation:
 
 @rule("memory.tiers.dram|nvme")
 def _in_tier(book: Book, tier: str) -> Explanation:
-    rows = [(f"ledger.{i}", r) for i, r in enumerate(book.report.ledger) if r.tier == tier]
     book.memory.tiers[tier]
-    meaning = "Per node: what every GPU in it keeps there."
-    return about(f"Kept in {TIERS[tier]}", "bytes", sum_of(book, rows), meaning)
+    formula = sum_of(book, _listed(book, tier))
+    return about(f"Kept in {TIERS[tier]}", "bytes", formula, OF_NODE_KEPT)
+
+
+OF_NODE_KEPT = "Per node: what every GPU in it keeps there."
 
 
 @rule("tiers.*.consumers.*")
@@ -400,15 +398,10 @@ def _consumer_in_tier(book: Book, tier: str, name: str) -> Explanation:
     """What one consumer keeps in host DRAM or on NVMe; in GPU memory, at the peak."""
     if tier == "hbm":
         return _consumer(book, name)
-    rows = [
-        (f"ledger.{i}", r)
-        for i, r in enumerate(book.report.ledger)
-        if r.tier == tier and r.consumer == name
-    ]
+    rows = _listed(book, tier, name)
     if not rows:
         raise LookupError
-    what = f"{CONSUMERS[name]} in {TIERS[tier]}"
-    return about(what, "bytes", sum_of(book, rows), "Per node: what every GPU in it keeps there.")
+    return about(f"{CONSUMERS[name]} in {TIERS[tier]}", "bytes", sum_of(book, rows), OF_NODE_KEPT)
 
 
 L1, L2, PEERS = "l1", "l2", "peers"

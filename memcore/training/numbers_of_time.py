@@ -179,13 +179,8 @@ def sides(book: Book, base: str) -> dict[str, Formula]:
 FIELDS = "seconds|flops|hbm_bytes|compute_seconds|hbm_seconds|bound_by|intensity|rate"
 
 
-@rule("time.operations.*")
-def _operation_itself(book: Book, i: str) -> Explanation:
-    return book.explain(f"time.operations.{i}.seconds")
-
-
-@rule(f"time.operations.*.{FIELDS}")
-def _operation(book: Book, i: str, field: str) -> Explanation:
+@rule("time.operations.*", f"time.operations.*.{FIELDS}")
+def _operation(book: Book, i: str, field: str = "seconds") -> Explanation:
     o = book.time.operations[int(i)]
 
     def pieces() -> tuple[Formula, Formula, str, float]:
@@ -295,16 +290,11 @@ def _beside(book: Book) -> Beside:
     return Beside(book.plan, book.timed, book.time.operations, Terms(book))
 
 
-@rule("time.transfers.*")
-def _transfer_itself(book: Book, i: str) -> Explanation:
-    return book.explain(f"time.transfers.{i}.seconds")
-
-
 TRANSFERRED = "bytes|seconds|exposed_seconds|hides_at_bandwidth|hides_at_micro_batch"
 
 
-@rule(f"time.transfers.*.{TRANSFERRED}|each_seconds|cover|drawn")
-def _transfer(book: Book, i: str, field: str) -> Explanation:
+@rule("time.transfers.*", f"time.transfers.*.{TRANSFERRED}|each_seconds|cover|drawn")
+def _transfer(book: Book, i: str, field: str = "seconds") -> Explanation:
     move, link = _moves(book)[int(i)]
     base = f"time.transfers.{i}"
     what = f"{move.name[0].upper()}{move.name[1:]}, over {LABELS[link]}"

@@ -155,6 +155,19 @@ NCCL_BUFFERS = Constant(
     "1.45 GB more after the first barrier on two GPUs (stas00/ml-engineering); the low end is "
     "assumed",
 )
+NCCL_GROUP = Constant(
+    "NCCL buffers of a further group of ranks",
+    24 * MiB,
+    688 * MiB,
+    "bytes",
+    "measured",
+    "seven groups of ranks that one of four A100 is in, over NVLink, one after the other: 544 MiB "
+    "more with two ranks each, 688 with three or four (NVIDIA/nccl issue 964). By its code a "
+    "channel has 12 MiB of buffers for each connection: 0.5 for LL, 4.7 for LL128, 4 for Simple "
+    "(src/init.cc: computeBuffSizes), on pages of 2. Over PCIe there are two channels and one "
+    "connection at least, over NVLink 24 or so and two to three (ring and tree). All-to-all has "
+    "more, which is not counted: 3.3 GB on eight H100 (issue 1685)",
+)
 OS_SHARE = Constant(
     "operating system in the same memory",
     0.7 * GiB,
@@ -485,6 +498,7 @@ ALL = (
     CUBLAS_WORKSPACE_HOPPER,
     CUDA_CONTEXT,
     NCCL_BUFFERS,
+    NCCL_GROUP,
     OS_SHARE,
     NON_TORCH,
     NON_TORCH_GROUP,

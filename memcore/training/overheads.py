@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from memcore.frameworks import FRAMEWORKS
@@ -95,12 +95,24 @@ def plan_overheads(plan: Plan, amounts: Amounts) -> tuple[Overhead, ...]:
     if amounts.arrays or several:
         c = constants.NCCL_BUFFERS
         found.append(_overhead(c, int(c.low) * several, int(c.high) * several, "device"))
+    groups = further_groups(amounts.sizes)
+    if amounts.arrays or groups:
+        c = constants.NCCL_GROUP
+        found.append(_overhead(c, int(c.low) * groups, int(c.high) * groups, "device"))
     framework = FRAMEWORKS[plan.train.framework]
     if framework.streams and plan.train.zero >= framework.facts.gathers:
         c, x = constants.STREAM_POOLS, Values(plan=plan)
         low, high = streamed(x, amounts, 0), streamed(x, amounts, 1)
         found.insert(0, _overhead(c, low, high, "reserved"))
     return tuple(found)
+
+
+def further_groups(sizes: Mapping[str, Number]) -> Number:
+    """Groups of ranks that a GPU communicates in, but for one: where there is one kind of
+    parallelism that is all GPUs, where there are more it is each kind's and all GPUs."""
+    ranks = (sizes["DP"] * sizes["CP"], *(sizes[axis] for axis in ("TP", "CP", "PP", "EP")))
+    kinds: Number = sum(1 * (n > 1) for n in ranks)
+    return kinds * (kinds > 1)
 
 
 def _overhead(c: constants.Constant, low: Number, high: Number, counter: str) -> Overhead:

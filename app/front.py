@@ -20,7 +20,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from streamlit import config, file_util
 from streamlit.components.v2.bidi_component import main as bidi_component
+from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.BidiComponent_pb2 import BidiComponent
+from streamlit.proto.ClientState_pb2 import ClientState
 from streamlit.proto.NewSession_pb2 import CustomThemeConfig
 from streamlit.proto.WidgetStates_pb2 import WidgetStates
 from streamlit.runtime import app_session
@@ -34,9 +36,11 @@ from streamlit.runtime.scriptrunner_utils.script_requests import (
     ScriptRequests,
     ScriptRequestType,
 )
+from streamlit.runtime.session_manager import SessionClient
 from streamlit.runtime.state.common import user_key_from_element_id
 from streamlit.runtime.state.safe_session_state import SafeSessionState
 from streamlit.runtime.state.session_state import SessionState
+from streamlit.web.server.starlette.starlette_websocket import StarletteSessionClient
 
 VIEWS = frozenset(path.stem for path in Path(__file__).with_name("views").glob("[!_]*.py"))
 OLD = frozenset(("timeline",))  # addresses of views that stand elsewhere now
@@ -366,6 +370,43 @@ def hand_over_together() -> None:
             server.eventloop.call_soon_threadsafe(server.need_send_data.set)
 
     Runtime._enqueued_some_message = said  # type: ignore[method-assign]
+
+
+def answer_whoever_asks() -> None:
+    """Let no change end in nothing: its page would wait for ever.
+
+    Streamlit drops one in a fragment that the server does not have any more; the whole page is
+    drawn then. And it drops what a browser says whose session it has let go, since the browser did
+    not take in what was sent, while their socket is open; it is closed then, and the browser
+    connects again.
+    """
+    requesting, handling = AppSession.request_rerun, Runtime.handle_backmsg
+
+    def request_rerun(self: AppSession, client_state: ClientState | None) -> None:
+        of = client_state.fragment_id if client_state else ""
+        if client_state and of and not self.has_fragment(of):
+            whole = ClientState()
+            whole.CopyFrom(client_state)
+            whole.fragment_id = ""
+            client_state = whole
+        requesting(self, client_state)
+
+    def handle_backmsg(
+        self: Runtime, session_id: str, msg: BackMsg, *, client: SessionClient | None = None
+    ) -> None:
+        found = self._session_mgr.get_active_session_info(session_id)
+        if isinstance(client, StarletteSessionClient) and (found is None or found.client != client):
+            closing = asyncio.ensure_future(client._websocket.close(1013))  # "try again later"
+            _CLOSING.add(closing)
+            closing.add_done_callback(_CLOSING.discard)
+        else:
+            handling(self, session_id, msg, client=client)
+
+    AppSession.request_rerun = request_rerun  # type: ignore[method-assign]
+    Runtime.handle_backmsg = handle_backmsg  # type: ignore[method-assign]
+
+
+_CLOSING: set[asyncio.Future[None]] = set()
 
 
 class Unused:

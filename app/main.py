@@ -25,6 +25,7 @@ front.keep_what_may_be_fetched()
 front.tell_components_plain_data()
 front.look_at_what_components_said()
 front.hand_over_together()
+front.answer_whoever_asks()
 server = st.App(
     Path(__file__).with_name("page.py"),
     lifespan=front.lifespan,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 import served
 from streamlit.components.v2.bidi_component import main as bidi_component
+from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.BidiComponent_pb2 import BidiComponent
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.app_session import AppSession
@@ -28,6 +30,7 @@ from streamlit.runtime.runtime import Runtime
 from streamlit.runtime.scriptrunner import ScriptRunnerEvent
 from streamlit.runtime.state import SafeSessionState, SessionState
 from streamlit.runtime.state.common import WidgetMetadata
+from streamlit.web.server.starlette.starlette_websocket import StarletteSessionClient
 
 from app import front, rest, shared
 from memcore.cli import app
@@ -393,6 +396,41 @@ def test_a_download_is_there_while_it_is_fetched(monkeypatch: pytest.MonkeyPatch
     runs_end()
     with pytest.raises(Exception, match="Bad filename"):
         fetched(again)
+
+
+def test_a_browser_whose_session_was_let_go_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It did not take in what was sent, and would now wait for ever."""
+    for kind, name in ((AppSession, "request_rerun"), (Runtime, "handle_backmsg")):
+        monkeypatch.setattr(kind, name, getattr(kind, name))
+    front.answer_whoever_asks()
+    closed: list[int] = []
+
+    async def close(code: int) -> None:
+        closed.append(code)
+
+    def said(found: Callable[[StarletteSessionClient], Any]) -> Any:
+        client = StarletteSessionClient.__new__(StarletteSessionClient)
+        client._websocket = SimpleNamespace(close=close)  # type: ignore[assignment]
+        session = SimpleNamespace(handle_backmsg=lambda message: heard.append(message))
+        info = found(client) and SimpleNamespace(client=found(client), session=session)
+        runtime = SimpleNamespace(
+            _state=None, _session_mgr=SimpleNamespace(get_active_session_info=lambda name: info)
+        )
+
+        async def handle() -> None:
+            Runtime.handle_backmsg(runtime, "one", BackMsg(), client=client)  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+
+        asyncio.run(handle())
+
+    heard: list[BackMsg] = []
+    said(lambda client: client)
+    assert len(heard) == 1
+    assert not closed
+    said(lambda client: None)
+    said(lambda client: object())
+    assert len(heard) == 1
+    assert closed == [1013, 1013]
 
 
 def test_of_a_button_only_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,17 @@ def test_a_message_from_the_view_before_does_not_lead_back_to_it(
         assert tab.page != before
 
 
+def test_a_change_in_a_fragment_that_is_gone_is_answered(server: rig.Server) -> None:
+    with Tab(server.url, "mb=3") as tab:
+        tab.send()
+        tab.listen()
+        tab.choose("Micro-batch (sequences)", "4")
+        tab.fragment = "gone"
+        tab.send()
+        assert tab.listen(until=time.monotonic() + 60), "no run ends"
+        assert decoded(tab.query).train.micro_batch == 4
+
+
 def test_an_old_address_is_read_again_only_by_going_back_to_it(server: rig.Server) -> None:
     with Tab(server.url, "mb=3") as tab:
         tab.send()

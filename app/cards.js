@@ -5,6 +5,8 @@ export default function (component) {
   if (!root.firstChild) root.innerHTML = data.html;
   root.onclick = (event) => {
     const button = event.target.closest("button");
-    if (button) setTriggerValue("opened", button.value);
+    if (!button) return;
+    setTriggerValue("opened", button.value);
+    root.closest('[data-testid="stMain"]')?.scrollTo({ top: 0 }); // where its verdict is
   };
 }

@@ -211,7 +211,9 @@ def _fields(found: Sequence[Column], alike: bool) -> None:
         parts.small("In no field: they are the same plan under two names.")
         return
     names = [c.name for c in found]
-    grid.draw(rows, "compare_fields", "Fields of the plans, side by side", (FIELD, *names))
+    alt = "Fields of the plans, side by side"
+    by = dict.fromkeys(names, grid.Column(words=True))  # as the figures below, one left edge
+    grid.draw(rows, "compare_fields", alt, (FIELD, *names), by=by)
 
 
 def _figures(found: Sequence[Column], alike: bool) -> int:

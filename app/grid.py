@@ -37,6 +37,7 @@ class Column:
     by     under which key a row has the number that its words stand for, by which it is sorted
     text   a number in words
     share  whether its numbers are percents of a whole, which a bar shows too
+    words  whether numbers in it are read as the words beside them are
     """
 
     title: str = ""
@@ -44,6 +45,7 @@ class Column:
     by: tuple[str, ...] = ()
     text: Callable[[Any], str] | None = None
     share: bool = False
+    words: bool = False
 
 
 def _by(*keys: str, title: str = "", help: str = "") -> Column:
@@ -175,6 +177,8 @@ SAID = re.compile(r"(about )?([+-]?[\d,]+(\.\d+)?)( ?%)?")
 
 def _values(rows: tables.Rows, name: str, column: Column) -> list[Any] | None:
     """The numbers of a column, or None where it has only words."""
+    if column.words:
+        return None
     for key in (*column.by, name):
         values = [_number(row.get(key)) for row in rows]
         known = [v for v in values if v not in (None, "")]

@@ -90,8 +90,10 @@ def rate_text(per_second: float, unit: str) -> str:
 
 
 def count_text(n: float) -> str:
-    """A count as K, M, B or T: 8030261248 -> '8.03B'."""
+    """A count as K, M, B or T: 8030261248 -> '8.03B'; a whole billion -> '1B'."""
     for size, name in _COUNT:
+        if n >= size and n % size == 0:
+            return f"{n // size:,.0f}{name}"
         if n >= size * ROUNDS_UP:
             return f"{_significant(n / size)}{name}"
     return f"{n:.0f}"

@@ -232,6 +232,8 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
     """What the levers come to, in a sentence: '3.2 GiB too much: 5 changes fix it'."""
     if memory.fits:
         faster = sum(lever.faster and lever.fits for lever in found)
+        if not faster:
+            return f"It fits, and none of {len(found)} single changes is faster and fits too"
         return f"It fits. {faster} of {len(found)} single changes are faster and fit too"
     low, high = (size - memory.capacity_bytes for size in memory.device_bytes)
     over = (
@@ -242,7 +244,7 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
     fixes = [lever for lever in found if lever.fits]
     if not fixes:
         helps = ": these save the most" if found else ""
-        return f"{over[:1].upper()}{over[1:]}, and no one change makes it fit{helps}"
+        return f"{over[:1].upper()}{over[1:]}, and neither one change nor two make it fit{helps}"
     single = sum(lever.single for lever in fixes)
     counts = (
         (single, "single change", "single changes"),

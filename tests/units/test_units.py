@@ -33,6 +33,8 @@ from memcore.units import (
         (count_text(8_030_261_248), "8.03B"),
         (count_text(124_439_808), "124M"),
         (count_text(12), "12"),
+        (count_text(1_000_000_000), "1B"),
+        (count_text(15_000_000_000_000), "15T"),
     ],
 )
 def test_a_number_reads_well(text, value):

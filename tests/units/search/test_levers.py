@@ -220,7 +220,7 @@ def test_where_nothing_fits_what_saves_most_comes_first():
     found = levers(plan)
     said = headline(evaluate(plan).memory, found)
     assert said.startswith("At least ")
-    assert said.endswith("no one change makes it fit: these save the most")
+    assert said.endswith("neither one change nor two make it fit: these save the most")
     saved = [lever.saved_device_bytes for lever in found if lever.kind != MACHINES]
     assert saved == sorted(saved, reverse=True)
     assert found[0].changes["train.adapter"] == "qlora"

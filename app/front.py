@@ -49,11 +49,6 @@ OLD = frozenset(("timeline",))  # addresses of views that stand elsewhere now
 BESIDE = (
     "<script>window.__streamlit = "
     "{BACKEND_BASE_URL: new URL('./', window.location.origin + window.location.pathname).href};"
-    # The sheet of controls of a phone that somebody has left open covers no other page: Streamlit
-    # remembers it with the sidebar of a wide window.
-    "try { if (innerWidth < 769) Object.keys(localStorage).filter("
-    "key => key.startsWith('stSidebarCollapsed-')).forEach(key => localStorage.removeItem(key)); }"
-    " catch {}"
     "</script>"
 )
 # What the page's boxes ask of each suggestion: Streamlit's own wants every letter that was typed in

@@ -8,6 +8,15 @@ const binary = (blob) =>
     reader.onload = () => done(reader.result);
     reader.readAsBinaryString(blob);
   });
+const PHONE = 768; // pixels of a window at most in which the sidebar is a sheet over the page
+// A sheet that was left open covers no page that is opened later: Streamlit remembers it as it does
+// the sidebar of a wide window.
+window.memplanForgets ??= document.addEventListener("visibilitychange", () => {
+  if (!document.hidden || innerWidth > PHONE) return;
+  Object.keys(localStorage)
+    .filter((key) => key.startsWith("stSidebarCollapsed-"))
+    .forEach((key) => localStorage.removeItem(key));
+}) ?? true;
 const own = (event) => event.target.closest?.('[data-testid="stFileUploaderDropzone"]');
 export default function (component) {
   const { data, parentElement, setStateValue, setTriggerValue } = component;

@@ -121,9 +121,10 @@ def _about(plan: Plan, now: Options) -> str:
         seconds = seconds_of(plan, gpus_at_most=now.gpus, keep=now.keep)
     except PlanError as e:
         return plain(e.issues[0].message)
+    said = f"{max(1, round(seconds))} s" if seconds < 60 else seconds_text(seconds)
     return (
         f"Parallelism, ZeRO, framework, kernels, recomputation, offload and micro-batch; about "
-        f"{seconds_text(seconds)}. A change of the plan meanwhile stops it."
+        f"{said}. A change of the plan meanwhile stops it."
     )
 
 

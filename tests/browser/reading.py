@@ -217,11 +217,13 @@ def key_of_name(name: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]", "-", name.strip())
 
 
-def drop(page: Page, selector: str, name: str, content: str) -> None:
+def drop(page: Page, selector: str, name: str, content: str | bytes) -> None:
     """Drop a file onto an element, as a hand would."""
+    given = json.dumps(content if isinstance(content, str) else list(content))
+    held = given if isinstance(content, str) else f"new Uint8Array({given})"
     make = f"""() => {{
       const data = new DataTransfer();
-      data.items.add(new File([{json.dumps(content)}], {json.dumps(name)}));
+      data.items.add(new File([{held}], {json.dumps(name)}));
       return data;
     }}"""
     data = page.evaluate_handle(make)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import zipfile
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 import pandas as pd
 import pytest
 import reading
+from allocating import MIB, Allocator
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
@@ -664,6 +666,20 @@ def test_dropping_a_config_anywhere_on_the_page(open_app: Open) -> None:
     reading.drop(page, '[data-testid="stMain"] h5', "notes.txt", "no model at all")
     expect(page.locator('[data-testid="stAlert"]').first).to_contain_text("could not be used")
     assert reading.addressed(page).model == config
+
+
+def test_dropping_a_memory_snapshot_leads_to_what_it_says(open_app: Open) -> None:
+    gpu = Allocator()
+    gpu.alloc(32 * MIB)
+    page = open_app("/?mb=2")
+    reading.agrees(page)
+    held = pickle.dumps(gpu.snapshot())
+    reading.drop(page, '[data-testid="stMain"] h5', "run.pickle", held)
+    page.wait_for_url(lambda url: "/time" in url)
+    expect(page.get_by_text("held 32.0 MiB at its peak")).to_be_visible()
+    assert reading.addressed(page).train.micro_batch == 2
+    reading.drop(page, '[data-testid="stMain"] h5', "run.pickle", held[:-9])
+    expect(page.locator('[data-testid="stAlert"]').first).to_contain_text("it is damaged")
 
 
 def test_a_job_dropped_after_another_takes_its_place(open_app: Open) -> None:

@@ -23,7 +23,8 @@ SHOWN = 12  # rows of a table to read; JSON and CSV have more
 
 def add(commands: Commands) -> None:
     about = (
-        "Say what a run really held on its GPUs, from a file of torch.cuda.memory._dump_snapshot, "
+        "Say what a run really held on its GPUs, from a file of torch.cuda.memory._dump_snapshot "
+        "or a trace of torch.profiler with profile_memory=True, "
         "and beside it what a plan says. Nothing in the file is run."
     )
     sub = command(commands, "snapshot", _snapshot, about)
@@ -37,9 +38,10 @@ def add(commands: Commands) -> None:
 
 def snapshot_in(path: str) -> Snapshot:
     """The snapshot in a file. Raises PlanError."""
-    from memcore.formats.snapshot import MAX_BYTES, snapshot_of
+    from memcore.formats.profile import held_of
+    from memcore.formats.snapshot import MAX_BYTES
 
-    return snapshot_of(read(path, MAX_BYTES))
+    return held_of(read(path, MAX_BYTES))
 
 
 def _snapshot(args: argparse.Namespace) -> int:
@@ -120,26 +122,26 @@ def _readable(device: Device) -> Iterator[str]:
     from memcore.formats.snapshot import CATEGORIES
 
     def row(name: str, at: Any) -> tuple[str, ...]:
-        sizes = (at.allocated, at.requested, at.reserved)
-        return name, *map(bytes_text, sizes)
+        return name, *map(_size, (at.allocated, at.requested, at.reserved))
 
     lasts = f", {seconds_text(device.seconds)}" if device.seconds else ""
     peak = device.peak
-    head = (f"GPU {device.index}: {device.events:,} events{lasts}", "allocated", "requested",
+    head = (f"{device.label}: {device.events:,} events{lasts}", "allocated", "requested",
             "reserved")  # fmt: skip
     when = f" ({seconds_text(peak.seconds)} after the start)" if peak.seconds else ""
     rows = [row("start", device.start), row(f"allocated peak{when}", peak), row("end", device.end)]
     most = (peak.allocated, device.requested_bytes, device.reserved_bytes)
-    rows.append(("each at its own peak", *map(bytes_text, most)))
+    rows.append(("each at its own peak", *map(_size, most)))
     yield "\n".join(table(head, rows))
     free = peak.reserved - peak.allocated
     share = f" ({free / peak.reserved:.1%})" if peak.reserved else ""
     waits = f", {bytes_text(device.waiting_bytes)} of it waiting for another stream"
-    yield (
-        f"Reserved and without a tensor at the peak: {bytes_text(free)}{share}"
-        f"{waits if device.waiting_bytes else ''}; the largest free piece has "
-        f"{bytes_text(device.largest_free)}."
-    )
+    if device.largest_free is not None:
+        yield (
+            f"Reserved and without a tensor at the peak: {bytes_text(free)}{share}"
+            f"{waits if device.waiting_bytes else ''}; the largest free piece has "
+            f"{bytes_text(device.largest_free)}."
+        )
     for failure in device.failures:
         yield f"Memory ran out: {failure}; the GPU had {bytes_text(failure.free)} free."
     total = peak.allocated or 1
@@ -153,17 +155,21 @@ def _readable(device: Device) -> Iterator[str]:
         for each in device.groups[:SHOWN]
     ]
     yield "\n".join(table(("By where it was allocated", "", "tensors", "bytes"), groups, left=2))
-    largest = [
+    alike = [
         (CATEGORIES[t.category], t.where, f"{t.count:,}", bytes_text(t.bytes // t.count))
         for t in device.largest[: SHOWN // 2]
     ]
-    yield "\n".join(table(("The largest tensors", "", "tensors", "each"), largest, left=2))
+    yield "\n".join(table(("The largest tensors", "", "tensors", "each"), alike, left=2))
     if device.phases:
         phases = [
             (p.name, f"{p.times:,}", seconds_text(p.seconds), bytes_text(p.allocated_bytes))
             for p in device.phases[:SHOWN]
         ]
         yield "\n".join(table(("Phase", "times", "each", "most allocated"), phases))
+
+
+def _size(size: int | None) -> str:
+    return "-" if size is None else bytes_text(size)
 
 
 def _settings(found: Snapshot) -> Iterator[str]:
@@ -179,16 +185,16 @@ def _compared(
     def cells(row: Beside) -> tuple[str, ...]:
         name = CATEGORIES.get(row.name, row.name)
         low, high, held = row.planned, row.at_most, row.measured
-        planned = "-" if low is None else bytes_text(low)
+        planned = _size(low)
         if low is None or held is None:
-            return name, planned, "-" if held is None else bytes_text(held), ""
+            return name, planned, _size(held), ""
         if high is not None:
             said = "within" if low <= held <= high else "below" if held < low else "above"
             return name, f"{planned} to {bytes_text(high)}", bytes_text(held), said
         return name, planned, bytes_text(held), relative_text(low / held - 1) if held else ""
 
     head = (f"{plan.architecture.label}, on {plan.cluster.gpus:,} x {plan.accelerator.label}",
-            "planned", f"GPU {device.index} had", "plan")  # fmt: skip
+            "planned", f"{device.label} had", "plan")  # fmt: skip
     yield "\n".join(table(head, [cells(row) for row in rows]))
     if measured is None:
         yield (

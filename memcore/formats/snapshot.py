@@ -52,12 +52,12 @@ class Instant:
 
     allocated   of blocks with tensors, as torch.cuda.memory_allocated counts them
     requested   what was asked for these, and for what waits for another stream before it is free:
-                what PyTorch's memory_viz draws
+                what PyTorch's memory_viz draws; None of a profile, which does not say it
     reserved    of segments, as torch.cuda.memory_reserved counts them
     """
 
     allocated: int
-    requested: int
+    requested: int | None
     reserved: int
     seconds: float
 
@@ -85,34 +85,41 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU.
+    """One GPU; or the CPU of a profile of no GPU.
 
+    kind           'GPU' or 'CPU'
     events         of the trace, in so many seconds
     start, end     of the trace; peak: where most was allocated
     reserved_bytes, requested_bytes   at their own peaks
     categories     allocated bytes at the peak, by CATEGORIES; groups: by where they came from
     largest        tensors at the peak, the largest first, with those of the same place and size
     waiting_bytes  at the peak, freed but waiting for another stream
-    largest_free   bytes at the peak: the largest piece of reserved memory without a tensor
+    largest_free   bytes at the peak: the largest piece of reserved memory without a tensor; None
+                   of a profile
     step_seconds   between the ends of two optimizer steps; 0 where fewer than two are annotated
     """
 
     index: int
+    kind: str
     events: int
     seconds: float
     start: Instant
     peak: Instant
     end: Instant
     reserved_bytes: int
-    requested_bytes: int
+    requested_bytes: int | None
     categories: Mapping[str, int]
     groups: tuple[Held, ...]
     largest: tuple[Held, ...]
     waiting_bytes: int
-    largest_free: int
+    largest_free: int | None
     phases: tuple[Phase, ...]
     step_seconds: float
     failures: tuple[Failure, ...]
+
+    @property
+    def label(self) -> str:
+        return self.kind if self.kind == "CPU" else f"{self.kind} {self.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +203,10 @@ def beside(device: Device, report: Report) -> tuple[Beside, ...]:
 
 
 @dataclass(slots=True)
-class _Event:
+class Event:
+    """Of a trace: at its address and time, in microseconds; of one that failed, what was free in
+    place of the address."""
+
     action: str
     address: int
     size: int
@@ -252,6 +262,17 @@ def _frames(entry: Mapping[str, Any]) -> Sequence[Any]:
     return _list(entry.get("frames"), "frames")
 
 
+def _event(entry: Any, stacks: Stacks) -> Event:
+    action = entry.get("action") if isinstance(entry, Mapping) else None
+    if not isinstance(action, str):
+        raise ValueError("an event of its trace has no action")
+    key = "device_free" if action == "oom" else "addr"
+    address, size, time = (_number(entry, k, 0) for k in (key, "size", "time_us"))
+    if size < 0:
+        raise ValueError("an event of its trace has a size below 0")
+    return Event(action, address, size, time, stacks.of(_frames(entry)))
+
+
 def _read(found: Any) -> Snapshot:
     if isinstance(found, list):  # before PyTorch 2.0
         found = {"segments": found}
@@ -275,8 +296,11 @@ def _read(found: Any) -> Snapshot:
         raise ValueError("it has no event and no segment: nothing was recorded")
     stacks = Stacks()
     devices = tuple(
-        _Replay(
-            traces[i] if 0 <= i < len(traces) else (), by_device.get(i, ()), settings, stacks
+        Replay(
+            [_event(entry, stacks) for entry in (traces[i] if 0 <= i < len(traces) else ())],
+            by_device.get(i, ()),
+            settings,
+            stacks,
         ).device(i, [n for n in notes if n.get("device", i) in (i, -1)])
         for i in sorted(used)
     )
@@ -346,7 +370,7 @@ class _Ranges:
         at = bisect_right(self.starts, address) - 1
         return max(address, self.ends[self.starts[at]]) if at >= 0 else address
 
-    def apply(self, event: _Event, back: bool = False) -> None:
+    def apply(self, event: Event, back: bool = False) -> None:
         action = event.action
         if action in ("segment_alloc", "segment_map", "segment_free", "segment_unmap"):
             if action.endswith(("_alloc", "_map")) != back:
@@ -359,33 +383,21 @@ _Span = tuple[str, tuple[int, int]]  # an annotation: from when to when
 RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 
-class _Replay:
+class Replay:
     """One GPU's trace, forward from what must have been there at its start."""
 
     def __init__(
         self,
-        trace: Sequence[Any],
+        events: Sequence[Event],
         segments: Sequence[Mapping[str, Any]],
         settings: Mapping[str, Any],
         stacks: Stacks,
     ):
-        self.settings, self.stacks = settings, stacks
-        self.events = [self._event(entry) for entry in trace]
+        self.events, self.settings, self.stacks = events, settings, stacks
         self.stacked = any(event.stack.where for event in self.events)
         self.lives = self._lives(segments)
         self.ranges, self.joined = self._at_start(segments)
         self.allocated, self.requested, self.reserved = self._totals(segments)
-
-    def _event(self, entry: Any) -> _Event:
-        action = entry.get("action") if isinstance(entry, Mapping) else None
-        if not isinstance(action, str):
-            raise ValueError("an event of its trace has no action")
-        key = "device_free" if action == "oom" else "addr"
-        address, size = (_number(entry, k, 0) for k in (key, "size"))
-        time = _number(entry, "time_us", 0)
-        if size < 0:
-            raise ValueError("an event of its trace has a size below 0")
-        return _Event(action, address, size, time, self.stacks.of(_frames(entry)))
 
     def _lives(self, segments: Sequence[Mapping[str, Any]]) -> list[_Life]:
         lives: list[_Life] = []
@@ -493,7 +505,7 @@ class _Replay:
 
     # ---- what is said of it
 
-    def device(self, index: int, notes: Sequence[Mapping[str, Any]]) -> Device:
+    def device(self, index: int, notes: Sequence[Mapping[str, Any]], kind: str = "GPU") -> Device:
         at = max(range(len(self.allocated)), key=self.allocated.__getitem__)
         spans = list(self._spans(notes))
         begins = self._steps(spans)
@@ -508,13 +520,16 @@ class _Replay:
             counts[category, where] += 1
             alike[category, where, life.size] += 1
             categories[category] += life.size
+        if unseen := max(0, self.allocated[at] - groups.total()):  # of a profile
+            categories[BEFORE] += unseen
+            groups[BEFORE, "not in the trace"], counts[BEFORE, "not in the trace"] = unseen, 1
         largest = sorted(alike.items(), key=lambda pair: -pair[0][2])[:LARGEST]
         last = len(self.events)
         steps = sorted(end for name, (_, end) in spans if name.startswith(STEPS))
         gaps = [b - a for a, b in itertools.pairwise(steps) if b > a]
         return Device(
-            index, last, self._seconds(last), self._instant(0), self._instant(at),
-            self._instant(last), max(self.reserved), max(self.requested),
+            index, kind, last, self._seconds(last), self._instant(0), self._instant(at),
+            self._instant(last), max(self.reserved), max(self.requested, default=None),
             {name: size for name, size in categories.items() if size},
             tuple(Held(*of, counts[of], size) for of, size in groups.most_common(GROUPS)),
             tuple(Held(category, where, count, count * size)
@@ -533,9 +548,12 @@ class _Replay:
         return (self.events[at - 1].time - self.events[0].time) / 1e6 if at else 0.0
 
     def _instant(self, at: int) -> Instant:
-        return Instant(self.allocated[at], self.requested[at], self.reserved[at], self._seconds(at))
+        asked = self.requested[at] if self.requested else None
+        return Instant(self.allocated[at], asked, self.reserved[at], self._seconds(at))
 
-    def _largest_free(self, at: int) -> int:
+    def _largest_free(self, at: int) -> int | None:
+        if not self.requested:
+            return None
         for event in reversed(self.events[at:]):
             self.ranges.apply(event, back=True)
         taken = sorted((life.address, life.size) for life in self.lives if life.taken(at))

@@ -15,6 +15,7 @@ from typing import Any
 LOADS, DIVIDES, STATE, STEP, BACKWARD, FORWARD = (
     *("loads", "divides", "state", "step", "backward", "forward"),
 )
+OPERATION = "operation"  # the file of what a profile has no file for
 _MODULE = r"torch/nn/modules/module\.py$"
 _OPTIMIZER = r"/optim(?:izers?)?/(?!lr_)|optimizer\w*\.py$"
 DECIDES = tuple(
@@ -29,9 +30,11 @@ DECIDES = tuple(
         (DIVIDES, "torch/distributed/fsdp/|deepspeed/runtime/zero/|megatron/core/distributed/", ""),
         (STATE, _OPTIMIZER, "^_?init_(?:group|states?)$"),
         (STEP, _OPTIMIZER, "step|adam|sgd|_multi_tensor|_fused"),
-        (BACKWARD, "", r"autograd::Engine|AccumulateGrad|^backward$|_engine_run_backward"),
+        (BACKWARD, "", r"autograd::[Ee]ngine|AccumulateGrad|^backward$|_engine_run_backward"),
         (FORWARD, r"\.py$", "^forward$"),
         (FORWARD, _MODULE, "_call_impl$"),
+        (FORWARD, OPERATION, "^nn.Module: "),
+        (STEP, OPERATION, "^Optimizer.step#"),
         (FORWARD, r"torch/nn/functional\.py$", ""),
     )
 )  # fmt: skip
@@ -70,30 +73,31 @@ class _Frame:
 
 class Stacks:
     """The stacks of one file: frames, and lists of them, are shared by many events, and read once.
-    They are known by where they lie, so the file's values are kept as long as this."""
+    They are known by where they lie, and kept, so that nothing else comes to lie there."""
 
     def __init__(self) -> None:
-        self._frames: dict[int, _Frame | None] = {}
-        self._stacks: dict[int, Stack] = {}
+        self._frames: dict[int, tuple[_Frame | None, Any]] = {}
+        self._stacks: dict[int, tuple[Stack, Any]] = {}
 
     def of(self, frames: Sequence[Any]) -> Stack:
         """What the frames of one event say."""
         found = self._stacks.get(id(frames))
         if found is None:
-            found = self._stacks[id(frames)] = self._read(frames)
-        return found
+            found = self._stacks[id(frames)] = self._read(frames), frames
+        return found[0]
 
     def _read(self, frames: Sequence[Any]) -> Stack:
         kind = where = inner = of_autograd = ""
         zeroes = False
         for entry in frames[:MAX_FRAMES]:
-            frame = self._frames.get(id(entry))
-            if frame is None and id(entry) not in self._frames:
-                frame = self._frames[id(entry)] = _frame(entry)
+            found = self._frames.get(id(entry))
+            if found is None:
+                found = self._frames[id(entry)] = _frame(entry), entry
+            frame = found[0]
             if frame is None:
                 continue
             kind = kind or frame.kind
-            zeroes = zeroes or frame.function == "zero_grad"
+            zeroes = zeroes or frame.function.endswith("zero_grad")
             of_autograd = of_autograd or frame.of_autograd
             inner = inner or frame.where
             where = where or ("" if frame.inner else frame.where)
@@ -111,7 +115,8 @@ def _frame(entry: Any) -> _Frame | None:
     kind = next((k for k, f, n in DECIDES if n.search(function) and f.search(file)), "")
     if not file.endswith(".py"):
         found = _OF_AUTOGRAD.search(function)
-        return _Frame(kind, function, of_autograd=found[1][:MAX_NAME] if found else "")
+        known = function[:MAX_NAME] if file == OPERATION else ""
+        return _Frame(kind, function, known, True, found[1][:MAX_NAME] if found else "")
     line = entry.get("line")
     short = "/".join(file.split("/")[-2:])[-MAX_NAME:]
     at = f":{line}" if isinstance(line, int) and 0 < line < MAX_LINE else ""

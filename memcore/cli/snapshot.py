@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
 
+FIGURES = ("reserved_bytes", "requested_bytes", "waiting_bytes", "largest_free")
 SHOWN = 12  # rows of a table to read; JSON and CSV have more
 
 
@@ -33,7 +34,7 @@ def add(commands: Commands) -> None:
     about = "what one optimizer step took, where the snapshot does not say it"
     sub.add_argument("--seconds", metavar="SECONDS", type=positive, help=about)
     base_option(sub)
-    form_options(sub, "as JSON", "as one CSV, whose first columns say which GPU and table")
+    form_options(sub, "as JSON", "as one CSV, whose first columns say of which device and table")
 
 
 def snapshot_in(path: str) -> Snapshot:
@@ -91,31 +92,19 @@ def _document(
 
 
 def _rows(found: Snapshot, compared: Sequence[Beside]) -> Iterator[dict[str, Any]]:
-    for device in found.devices:
-        of = {"gpu": device.index}
-        for name in ("start", "peak", "end"):
-            at = getattr(device, name)
-            yield {**of, "table": "instants", "name": name, "seconds": at.seconds,
-                   "bytes": at.allocated, "requested_bytes": at.requested,
-                   "reserved_bytes": at.reserved}  # fmt: skip
-        yield {**of, "table": "peaks", "name": "reserved", "bytes": device.reserved_bytes}
-        yield {**of, "table": "peaks", "name": "requested", "bytes": device.requested_bytes}
-        for name in ("waiting_bytes", "largest_free"):
-            yield {**of, "table": "free", "name": name, "bytes": getattr(device, name)}
-        for title, held in (("groups", device.groups), ("largest", device.largest)):
-            for each in held:
-                yield {**of, "table": title, "name": each.category, "where": each.where,
-                       "count": each.count, "bytes": each.bytes}  # fmt: skip
-        for phase in device.phases:
-            yield {**of, "table": "phases", "name": phase.name, "count": phase.times,
-                   "seconds": phase.seconds, "bytes": phase.allocated_bytes}  # fmt: skip
-        for failure in device.failures:
-            yield {**of, "table": "failures", "name": "out of memory", "bytes": failure.asked,
-                   "allocated_bytes": failure.allocated, "free_bytes": failure.free}  # fmt: skip
-    for row in compared:
-        yield {"gpu": found.fullest.index, "table": "beside", "name": row.name,
-               "bytes": row.measured, "planned_bytes": row.planned,
-               "planned_at_most": row.at_most}  # fmt: skip
+    """Each table, with the columns that JSON has."""
+    from memcore.report import plain
+
+    for device, said in zip(found.devices, found.to_dict()["devices"], strict=True):
+        tables = {
+            "instants": [{"name": name, **said[name]} for name in ("start", "peak", "end")],
+            "figures": [{"name": name, "bytes": said.get(name)} for name in FIGURES],
+            **{name: said[name] for name in ("groups", "largest", "phases", "failures")},
+        }
+        for title, rows in tables.items():
+            yield from ({"device": device.label, "table": title, **row} for row in rows)
+    for row in plain(compared):
+        yield {"device": found.fullest.label, "table": "beside", **row}
 
 
 def _readable(device: Device) -> Iterator[str]:

@@ -171,32 +171,19 @@ def beside(device: Device, report: Report) -> tuple[Beside, ...]:
     """A plan's peak, beside what one GPU held. Raises PlanError where no training is planned."""
     if (memory := report.memory) is None:
         raise PlanError([Issue("train", "no training is planned, or it cannot be computed")])
-    found, held = device.categories, memory.consumers
-    rest = [name for name in CATEGORIES if name not in STATES]
-    sums = {"states": STATES, "all else": rest}
-    low, high = memory.reserved_bytes
-
-    def unknown(name: str) -> bool:
-        return name in STATES and BEFORE in found and name not in found
-
-    return (
-        Beside("allocated", memory.allocated_bytes, None, device.peak.allocated),
-        Beside("reserved", low, high, device.reserved_bytes),
-        *(
-            Beside(name, held.get(name), None, None if unknown(name) else found.get(name, 0))
-            for name in CATEGORIES
-            if found.get(name) or held.get(name)
-        ),
-        *(
-            Beside(
-                name,
-                sum(held.get(each, 0) for each in of),
-                None,
-                sum(found.get(each, 0) for each in of),
-            )
-            for name, of in sums.items()
-        ),
-    )
+    rows = [Beside("allocated", memory.allocated_bytes, None, device.peak.allocated)]
+    rows.append(Beside("reserved", *memory.reserved_bytes, device.reserved_bytes))
+    planned, held = Counter(memory.consumers), Counter(device.categories)
+    names = [name for name in CATEGORIES if planned[name] or held[name]]
+    for title, of in (("states", STATES), ("all else", [n for n in CATEGORIES if n not in STATES])):
+        planned[title], held[title] = sum(planned[n] for n in of), sum(held[n] for n in of)
+        names.append(title)
+    for name in names:
+        # What is held since before the trace may be any of these.
+        unknown = name in STATES and held[BEFORE] and not held[name]
+        said = planned.get(name)
+        rows.append(Beside(name, said, None, None if unknown else held[name]))
+    return tuple(rows)
 
 
 # ---- the file

@@ -493,7 +493,8 @@ def test_snapshot_says_what_a_run_held(memplan, snapshot):
     assert device["categories"] == {"parameters": 30 * MIB, "workspace": 2 * MIB}
     rows = memplan("snapshot", snapshot, "--csv").csv
     (peak,) = [row for row in rows if row["name"] == "peak"]
-    assert (peak["table"], peak["bytes"]) == ("instants", str(32 * MIB))
+    assert (peak["table"], peak["allocated"]) == ("instants", str(32 * MIB))
+    assert {row["device"] for row in rows} == {"GPU 0"}
 
 
 def test_snapshot_stands_beside_a_plan_and_becomes_its_measured_run(memplan, file, snapshot):

@@ -1,11 +1,9 @@
 """Together: training and serving on the same GPUs, phase by phase."""
 
-import math
-
 import streamlit as st
 
 from app import charts, levers, parts, plot, rest, shared, state, tables
-from memcore.units import seconds_text
+from memcore.together.generation import step_text
 from memcore.words.together import TOGETHER
 
 found = state.report().together
@@ -17,20 +15,8 @@ def of_a_step() -> None:
     made = shared.generated(plan)
     if not made or not time:
         return
-    s, engines = (
-        plan.serve,
-        "the engine" if made.engines == 1 else f"each of {made.engines:,} engines",
-    )
-    tokens = made.rollouts * made.engines * plan.train.seq_len
-    steps = math.ceil(tokens / plan.tokens_per_step)
-    once = "" if made.running >= made.rollouts else f", {made.running:,} at a time"
-    parts.prose(
-        f"**A step generates {made.rollouts:,} rollouts on {engines} in about "
-        f"{seconds_text(made.seconds)}**, of {s.prompt_len:,} + {s.output_len:,} tokens{once}. "
-        f"To train on all of them once takes {steps:,} × {seconds_text(time.step_seconds)} = "
-        f"{seconds_text(steps * time.step_seconds)}. Where outputs differ in length, generation "
-        "lasts until the longest is done."
-    )
+    generated, trained = step_text(plan, made, time.step_seconds)
+    parts.prose(f"**{generated}** {trained}")
 
 
 if found:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from memcore import Report
     from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
+    from memcore.report import TogetherMemory
     from memcore.search.calibration import Calibrated
 
 
@@ -189,6 +190,8 @@ def _readable(plan: Plan, report: Report, beside: Calibrated | None, job: str | 
         blocks += _run(plan, report)
     if job == SERVE or job in BOTH:
         blocks += _serve(plan, report)
+    if report.together and job != SERVE:
+        blocks += _together(plan, report, report.together)
     blocks += _next(plan, report, job)
     above = "\n".join(blocks)
     notes = [
@@ -200,6 +203,25 @@ def _readable(plan: Plan, report: Report, beside: Calibrated | None, job: str | 
     blocks.append("\n".join(notes))
     text = "\n\n".join(filter(None, blocks))
     return printable(text)
+
+
+def _together(plan: Plan, report: Report, both: TogetherMemory) -> Iterable[str]:
+    """Each phase of a step that trains and serves on the same GPUs, and how long it takes."""
+    from memcore.together.generation import generation, step_text
+
+    low, high = both.device_bytes
+    yield (
+        f"Training and serving on the same GPUs, {both.verdict.upper()}: {bytes_text(low)} to "
+        f"{bytes_text(high)} of {bytes_text(both.capacity_bytes)} per GPU in the fullest phase"
+    )
+    rows = [
+        (phase.label, bytes_text(phase.bytes), *map(bytes_text, phase.device_bytes))
+        for phase in both.phases
+    ]
+    yield "\n".join(table(("Phase", "bytes", "on the device, at least", "at most"), rows))
+    made = generation(plan)
+    if made and report.time:
+        yield " ".join(step_text(plan, made, report.time.step_seconds))
 
 
 def _next(plan: Plan, report: Report, job: str | None) -> Iterable[str]:

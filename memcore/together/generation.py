@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from memcore.plan.plan import Plan
 from memcore.serving.serve import serve
 from memcore.together.scene import engine_plan
+from memcore.units import seconds_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +37,22 @@ def generation(plan: Plan) -> Generation | None:
         return None
     each = plan.serve.prompt_len * prompt + plan.serve.output_len * output
     return Generation(rollouts, engine.running, max(1, plan.cluster.gpus // ranks), rollouts * each)
+
+
+def step_text(plan: Plan, made: Generation, step_seconds: float) -> tuple[str, str]:
+    """How long the rollouts of a step take to generate; and how long to train on, in steps that
+    take so many seconds."""
+    s, several = plan.serve, made.engines > 1
+    engines = f"each of {made.engines:,} engines" if several else "the engine"
+    steps = math.ceil(made.rollouts * made.engines * plan.train.seq_len / plan.tokens_per_step)
+    once = "" if made.running >= made.rollouts else f", {made.running:,} at a time"
+    generated = (
+        f"A step generates {made.rollouts:,} rollouts on {engines} in about "
+        f"{seconds_text(made.seconds)}, of {s.prompt_len:,} + {s.output_len:,} tokens{once}."
+    )
+    trained = (
+        f"To train on all of them once takes {steps:,} × {seconds_text(step_seconds)} = "
+        f"{seconds_text(steps * step_seconds)}. Where outputs differ in length, generation lasts "
+        "until the longest is done."
+    )
+    return generated, trained

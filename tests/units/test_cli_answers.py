@@ -611,6 +611,13 @@ def test_gpus_of_a_training_job_are_those_to_train_on(memplan):
     assert "--rate" in memplan("solve", "gpus", "1B").err
 
 
+def test_a_report_of_rl_says_each_phase_and_how_long_rollouts_take(memplan):
+    out = memplan("evaluate", "llama-3.1-8b", "--job", "rl", "--gpus", "8").out
+    assert "Training and serving on the same GPUs, FITS" in out
+    assert "Policy update" in out
+    assert "A step generates 64 rollouts on each of 8 engines in about" in out
+
+
 def test_levers_of_a_server(memplan):
     asked = ("llama-3.3-70b", "--job", "serve", "--gpus", "4")
     ran = memplan("levers", *asked)

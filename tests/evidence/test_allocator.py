@@ -2,6 +2,7 @@
 (c10/cuda/CUDACachingAllocator.cpp: best fit, split, merge), and both against logged weights."""
 
 import pytest
+from tables import each
 
 from memcore.evaluate import evaluate
 from memcore.evidence import compared_served, served_table
@@ -115,17 +116,18 @@ def replayed(run):
     return kept, serve.weights_bytes + serve.table_bytes
 
 
-WHOLE = [
-    c.run
-    for c in compared_served()
-    if c.what == "weights"
-    and c.regime.startswith(("bf16", "fp16"))
-    and "vLLM" in c.run
-    and c.family in ("llama", "qwen2", "qwen3", "qwen3_moe", "phi3", "gemma3")  # as replayed
-]
+def whole():
+    return [
+        c.run
+        for c in compared_served()
+        if c.what == "weights"
+        and c.regime.startswith(("bf16", "fp16"))
+        and "vLLM" in c.run
+        and c.family in ("llama", "qwen2", "qwen3", "qwen3_moe", "phi3", "gemma3")  # as replayed
+    ]
 
 
-@pytest.mark.parametrize("run", WHOLE)
+@each("run", whole)
 def test_the_rule_is_what_the_replay_allocates(run):
     """All but the ends of shared segments, and tensors that fit where others were."""
     (found,) = [r for r in served_table()["runs"] if r["run"] == run]

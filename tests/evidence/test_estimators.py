@@ -13,7 +13,6 @@ from memcore.evidence import estimators
 from memcore.explain.book import Book
 from memcore.plan.plan import Plan
 
-ESTIMATES = evidence.estimates()
 ALL = evidence.estimators_table()["plans"]
 PLANS = [row for row in ALL if row["estimator"] == "megatron"]
 ROUNDED = 1  # byte: figures of the table are whole
@@ -21,7 +20,7 @@ STATES = 0.017  # how far they are from the estimator's: DeepSeek-V3's latents, 
 
 
 def of(what, by="megatron"):
-    return [e for e in ESTIMATES if (e.by, e.what) == (by, what)]
+    return [e for e in evidence.estimates() if (e.by, e.what) == (by, what)]
 
 
 def test_there_are_twenty_plans_of_every_axis():
@@ -34,7 +33,7 @@ def test_there_are_twenty_plans_of_every_axis():
     assert any(p.train.zero == 0 for p in plans)
 
 
-@each("e", ESTIMATES, ids=lambda e: f"{e.label}, {e.what}")
+@each("e", evidence.estimates, ids=lambda e: f"{e.label}, {e.what}")
 def test_every_byte_of_the_difference_is_named(e):
     assert e.unexplained == pytest.approx(0, abs=ROUNDED)
 
@@ -48,7 +47,7 @@ def test_each_row_of_ours_is_in_one_part_of_the_activations(row):
         assert sum(estimators.matches(i, r.name) for i in items) == 1, r.name
 
 
-@pytest.mark.parametrize("e", of("states"), ids=lambda e: e.label)
+@each("e", lambda: of("states"), ids=lambda e: e.label)
 def test_states_are_the_estimator_s(e):
     """It shares out experts, their tensor-parallel parts and what is on every rank as Megatron
     does; what it leaves out is little."""
@@ -62,7 +61,7 @@ def test_deepspeed_is_asked_of_both_stages_and_of_offload():
 
 
 def test_what_is_compared_is_what_the_report_has():
-    e = next(e for e in ESTIMATES if e.label == "Llama 2 7B, 8 GPUs")
+    e = next(e for e in evidence.estimates() if e.label == "Llama 2 7B, 8 GPUs")
     memory = evaluate(e.plan).memory
     kept = memory.consumers
     assert of("states")[0].ours == sum(kept[c] for c in estimators.OF_STATES)
@@ -84,10 +83,10 @@ def test_a_formula_is_no_program():
 def test_the_table_shows_every_figure_and_explains_it():
     rows = tables.estimators()
     read = list(csv.DictReader(io.StringIO(tables.csv(rows).decode())))
-    assert [int(r["our_bytes"]) for r in read] == [e.ours for e in ESTIMATES]
+    assert [int(r["our_bytes"]) for r in read] == [e.ours for e in evidence.estimates()]
     assert all(r["source"].startswith("https://") for r in read)
     book = Book(Plan(), evaluate(Plan()))
-    for row, e in zip(rows, ESTIMATES, strict=True):
+    for row, e in zip(rows, evidence.estimates(), strict=True):
         assert book.explain(row[tables.PATH]).value == e.ours
     said = tables.estimated()
     assert "20 and 6 plans" in said

@@ -44,12 +44,14 @@ from memcore.words.engines import ENGINES
 from memcore.words.serving import RUNTIMES
 from memcore.words.stored import KV_DTYPES, WEIGHT_DTYPES
 
-RUNS = compared_served()
-HIGH = [c for c in RUNS if c.confidence == "high"]
+
+def high():
+    return [c for c in compared_served() if c.confidence == "high"]
 
 
-def of(what):
-    return [pytest.param(c, id=c.run) for c in HIGH if c.what == what]
+def of(*what):
+    """What `each` asks; nothing is compared where tests are collected."""
+    return lambda: [pytest.param(c, id=c.run) for c in high() if c.what in what]
 
 
 def serve(model, tp=1, **fields):
@@ -113,7 +115,7 @@ def test_four_kv_heads_on_eight_ranks_are_replicated():
     assert serve("qwen3-235b-a22b", 8).kv_bytes_per_token == 94 * 2 * 128 * 2
 
 
-@pytest.mark.parametrize("run", of("KV per token"))
+@each("run", of("KV per token"))
 def test_kv_per_token(run):
     assert abs(run.error) <= TOLERANCES["KV per token"]
 
@@ -134,27 +136,29 @@ def test_weights(run):
 HYBRID = ("blocks", "blocks of a sequence", "tokens of a block", "sequences")
 
 
-@pytest.mark.parametrize("run", [r for what in HYBRID for r in of(what)])
+@each("run", of(*HYBRID))
 def test_a_hybrid_cache(run):
     """Gemma 3 27B: 52 sliding and 10 full layers in groups of ten. Qwen3-Next: 12 that attend and
     36 that keep a state, whose page is as large as attention's; Granite 4 and Qwen3.5 alike."""
     assert abs(run.error) <= run.tolerance
 
 
-@pytest.mark.parametrize("run", [c for c in RUNS if c.what in (IMAGES, ROOM)])
+@each("run", lambda: [c for c in compared_served() if c.what in (IMAGES, ROOM)])
 def test_a_tower_is_profiled(run):
     """Gemma 3 27B: as many images, and as much room beside the weights, as vLLM logged."""
     assert abs(run.error) <= run.tolerance
 
 
 def test_weights_of_an_encoder_decoder():
-    (run,) = [c for c in RUNS if c.what == "weights" and "T5" in c.run]
+    (run,) = [c for c in compared_served() if c.what == "weights" and "T5" in c.run]
     assert abs(run.error) <= run.tolerance
 
 
 @pytest.mark.parametrize("used_for", [("check", "tuned"), ("check",)])
 def test_room_is_right_in_the_median(used_for):
-    errors = {c.run: abs(c.error) for c in HIGH if c.what == "KV tokens" and c.used_for in used_for}
+    errors = {
+        c.run: abs(c.error) for c in high() if c.what == "KV tokens" and c.used_for in used_for
+    }
     assert len(errors) >= 8
     assert median(errors.values()) <= TOLERANCES["KV tokens"], errors
 
@@ -162,7 +166,7 @@ def test_room_is_right_in_the_median(used_for):
 @pytest.mark.parametrize("confidence", ["high", "medium"])
 def test_what_is_allocated_while_generating(confidence):
     """litgpt, and transformers with prompts of up to 30,720 tokens: weights, cache, activations."""
-    runs = [c for c in RUNS if c.what == GENERATING and c.confidence == confidence]
+    runs = [c for c in compared_served() if c.what == GENERATING and c.confidence == confidence]
     assert len(runs) >= 9
     assert median(abs(c.error) for c in runs) <= 0.02
     assert all(abs(c.error) <= c.tolerance or c.remark for c in runs)
@@ -343,7 +347,7 @@ def test_speeds_are_right_in_the_median(used_for, confidence):
     """Batch-1 decoding and prefill with five engines, on four kinds of GPU."""
     errors = {
         c.run: abs(c.error)
-        for c in RUNS
+        for c in compared_served()
         if c.what in (SPEED, REQUEST, FIRST)
         and c.used_for in used_for
         and c.confidence in confidence
@@ -353,7 +357,7 @@ def test_speeds_are_right_in_the_median(used_for, confidence):
 
 
 def test_what_speed_misses_has_its_reason():
-    for c in RUNS:
+    for c in compared_served():
         assert abs(c.error) <= c.tolerance or c.remark, c.run
 
 

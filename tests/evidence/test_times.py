@@ -42,7 +42,9 @@ TORCHTITAN = 0.004
 # What tells apart steps of one run that differ in what runs again alone: the worst counts for all.
 AGAIN = ", latents expanded"
 
-RUNS = [c for c in compared_times() if c.confidence == "high"]
+
+def runs():
+    return [c for c in compared_times() if c.confidence == "high"]
 
 
 def kind(run):
@@ -61,7 +63,7 @@ def kind(run):
 def test_times_are_right_in_the_median_and_nine_in_ten(used_for):
     """Also without the runs that efficiencies were fitted on."""
     errors: dict[str, float] = {}
-    for c in RUNS:
+    for c in runs():
         if c.used_for in used_for:
             run = c.run.partition(AGAIN)[0]
             errors[run] = max(errors.get(run, 0.0), abs(c.error))
@@ -73,7 +75,7 @@ def test_times_are_right_in_the_median_and_nine_in_ten(used_for):
 
 @pytest.mark.parametrize("source", ["B200", "torchtitan", "foundry", "NeMo"])
 def test_no_source_hides_behind_another(source):
-    errors = [abs(c.error) for c in RUNS if kind(c.run) == source]
+    errors = [abs(c.error) for c in runs() if kind(c.run) == source]
     assert len(errors) >= 9
     assert median(errors) <= TIME_MEDIAN + FLOAT8 + TORCHTITAN * (source == "torchtitan")
 
@@ -159,7 +161,7 @@ def test_torchrun_gives_several_processes_one_thread_each():
 def test_every_architecture_was_tuned_and_checked():
     gpus = {"A100": 0, "H100": 0, "B200": 0}
     for gpu in gpus:
-        of = [c for c in RUNS if gpu in c.run]
+        of = [c for c in runs() if gpu in c.run]
         assert 0 < sum(c.used_for == TUNED for c in of) < len(of) / 2
 
 

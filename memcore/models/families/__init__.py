@@ -1,13 +1,15 @@
 """Families: the architectures, one file each: what their config.json says and how they run.
 
-To add one: a file with a FAMILY, and its line here. The sources are the modelling files of
+To add one: a file called as its model_type, with a FAMILY. The sources are the modelling files of
 transformers 5.23.0.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,95 +17,21 @@ from memcore.errors import Issue, PlanError, shown
 from memcore.models import quantization
 from memcore.models.config import Keys
 from memcore.models.families import (
-    afmoe,
-    apertus,
-    arcee,
     bart,
-    bert,
-    biogpt,
-    bloom,
     clip,
-    cohere,
-    dbrx,
-    deberta,
-    deepseek,
-    deepseek_v4,
-    deepseek_v32,
     dialects,
-    dinov2,
-    dots1,
     drafts,
-    ernie4_5,
-    esm,
-    eurobert,
-    exaone4,
-    falcon,
-    gemma,
-    gemma3,
     gemma4,
-    glm,
-    glm4_moe,
-    gpt2,
-    gpt_bigcode,
-    gpt_neo,
-    gpt_neox,
-    gpt_oss,
-    gptj,
-    helium,
-    hunyuan_v1_moe,
-    jamba,
-    lfm2,
-    llama,
-    llama4,
-    llava,
-    mamba2,
-    mimo_v2_flash,
-    minimax_m2,
-    minimax_m3,
-    ministral,
-    mixtral,
-    mllama,
-    modernbert,
-    mpnet,
-    mpt,
-    nanochat,
-    nemotron,
-    nemotron_h,
     nemotron_nas,
-    nomic_bert,
-    olmo,
-    olmo2,
-    olmoe,
-    opt,
-    persimmon,
-    phi,
-    phi3,
-    phimoe,
-    qwen3_next,
-    qwen_moe,
-    qwen_vl,
-    seed_oss,
     siglip,
-    stablelm,
-    starcoder2,
-    step3p5,
     t5,
-    vit,
     whisper,
     wrappers,
 )
 from memcore.models.families.family import Family, labels
 from memcore.models.families.twins import TWINS
 from memcore.models.model import HARMLESS, Model
-from memcore.tape.structure import (
-    ALIKE,
-    CAUSAL,
-    CLASSIFICATION,
-    EMBEDDING,
-    LABELLED,
-    MASKED,
-    SPANS,
-)
+from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, LABELLED, MASKED, SPANS
 
 
 class _Families(dict[str, Family]):
@@ -112,82 +40,18 @@ class _Families(dict[str, Family]):
 
     def __missing__(self, name: str) -> Family:
         return {"t5_encoder": t5.ENCODER_ALONE, "gemma4_small_text": gemma4.SMALL,
-                "nemotron_nas": nemotron_nas.FAMILY, **drafts.FAMILIES}[name]  # fmt: skip
+                "nemotron_nas": nemotron_nas.BY_BLOCKS, **drafts.DRAFTS}[name]  # fmt: skip
 
 
-FAMILIES = _Families({
-    **llama.FAMILIES,
-    **bart.FAMILIES,
-    **bert.FAMILIES,
-    **gemma.FAMILIES,
-    **mixtral.FAMILIES,
-    **modernbert.FAMILIES,
-    **mamba2.FAMILIES,
-    **deepseek.FAMILIES,
-    **deepseek_v32.FAMILIES,
-    **dots1.FAMILIES,
-    **ernie4_5.FAMILIES,
-    **qwen_moe.FAMILIES,
-    **qwen3_next.FAMILIES,
-    **qwen_vl.FAMILIES,
-    **t5.FAMILIES,
-    **ministral.FAMILIES,
-    **glm.FAMILIES,
-    **clip.FAMILIES,
-    **cohere.FAMILIES,
-    **lfm2.FAMILIES,
-    **olmo2.FAMILIES,
-    "afmoe": afmoe.FAMILY,
-    "apertus": apertus.FAMILY,
-    "arcee": arcee.FAMILY,
-    "biogpt": biogpt.FAMILY,
-    "bloom": bloom.FAMILY,
-    "dbrx": dbrx.FAMILY,
-    "deberta-v2": deberta.FAMILY,
-    "deepseek_v4": deepseek_v4.FAMILY,
-    "dinov2": dinov2.FAMILY,
-    "esm": esm.FAMILY,
-    "eurobert": eurobert.FAMILY,
-    "exaone4": exaone4.FAMILY,
-    "falcon": falcon.FAMILY,
-    "gemma3": gemma3.FAMILY,
-    "gemma4_text": gemma4.FAMILY,
-    "glm4_moe": glm4_moe.FAMILY,
-    "gpt2": gpt2.FAMILY,
-    "gpt_bigcode": gpt_bigcode.FAMILY,
-    "gpt_neo": gpt_neo.FAMILY,
-    "gpt_neox": gpt_neox.FAMILY,
-    "gpt_oss": gpt_oss.FAMILY,
-    "gptj": gptj.FAMILY,
-    "helium": helium.FAMILY,
-    "hunyuan_v1_moe": hunyuan_v1_moe.FAMILY,
-    "jamba": jamba.FAMILY,
-    "llama4_text": llama4.FAMILY,
-    "mimo_v2_flash": mimo_v2_flash.FAMILY,
-    "minimax_m2": minimax_m2.FAMILY,
-    "minimax_m3_vl_text": minimax_m3.FAMILY,
-    "olmo": olmo.FAMILY,
-    "olmoe": olmoe.FAMILY,
-    "llava": llava.FAMILY,
-    "mllama_text_model": mllama.FAMILY,
-    "mpnet": mpnet.FAMILY,
-    "mpt": mpt.FAMILY,
-    "nanochat": nanochat.FAMILY,
-    "nemotron": nemotron.FAMILY,
-    "nemotron_h": nemotron_h.FAMILY,
-    "nomic_bert": nomic_bert.FAMILY,
-    "opt": opt.FAMILY,
-    "persimmon": persimmon.FAMILY,
-    "phi": phi.FAMILY,
-    "phi3": phi3.FAMILY,
-    "phimoe": phimoe.FAMILY,
-    "seed_oss": seed_oss.FAMILY,
-    "stablelm": stablelm.FAMILY,
-    "starcoder2": starcoder2.FAMILY,
-    "step3p5": step3p5.FAMILY,
-    "vit": vit.FAMILY,
-    "whisper": whisper.FAMILY,
-})  # fmt: skip
+def _found() -> Iterator[tuple[str, Family]]:
+    """Those of each file here: its FAMILIES, or its FAMILY under the file's own name."""
+    for file in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{file.name}")
+        own = getattr(module, "FAMILY", None)
+        yield from getattr(module, "FAMILIES", {file.name: own} if own else {}).items()
+
+
+FAMILIES = _Families(_found())
 
 # What runs before another model's layers, by its own model_type; none of them is trained alone.
 TOWERS: dict[str, Family] = {
@@ -220,7 +84,7 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         message = f"must be a word, not {shown(kind)}" if kind is not None else "missing"
         message += "; a Hugging Face config.json has one"
         raise PlanError([Issue("model.model_type", message)])
-    label = label or (drafts.label_of(config) if kind in drafts.FAMILIES else f"Your {kind} model")
+    label = label or (drafts.label_of(config) if kind in drafts.DRAFTS else f"Your {kind} model")
     if dialects.of_llm_analysis(config):
         found = from_config(dialects.in_own_words(config), label)
         return replace(found, notes=(dialects.SAID_LITTLE, *found.notes))
@@ -269,7 +133,7 @@ def _family(kind: str) -> Family | None:
     """The family that a model_type is planned as."""
     if kind in TWINS:
         return FAMILIES[TWINS[kind].of]
-    return FAMILIES.get(kind) or drafts.FAMILIES.get(kind)
+    return FAMILIES.get(kind) or drafts.DRAFTS.get(kind)
 
 
 def _by_class(config: Mapping[str, Any]) -> str:
@@ -319,23 +183,12 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
 
 def _with_head(keys: Keys, model: Model) -> Model:
     """The model with the head of its class."""
-    if keys.head in (CAUSAL, MASKED, ALIKE):
+    if keys.head in (CAUSAL, MASKED):
         return replace(model, head=keys.head)
-    decodes = FAMILIES[model.family].decoder
-    dropped = decodes and keys.head == LABELLED and _drops_before_labels(keys, model.family)
-    own = replace(model.traits, tied_embeddings=False, label_dropout=dropped)
-    tells = keys.head in (CLASSIFICATION, LABELLED) or (keys.head == SPANS and not decodes)
-    classes = labels(keys) if tells else (2 if keys.head == SPANS else 0)  # where it begins, ends
-    return replace(model, head=keys.head, traits=own, classes=classes)
-
-
-def _drops_before_labels(keys: Keys, family: str) -> bool:
-    """Whether a decoder that classifies tokens drops some of what it reads of them: one in ten,
-    unless its config says otherwise, or its family (whose own hidden_dropout is 0 by default)."""
-    for key in ("classifier_dropout", "hidden_dropout"):
-        if keys.config.get(key) is not None:
-            return keys.dropout(key, 0.1)
-    return family not in ("bloom", "falcon")
+    untied = replace(model.traits, tied_embeddings=False)
+    tells = keys.head in (CLASSIFICATION, LABELLED, SPANS)
+    classes = labels(keys) if tells else 0
+    return replace(model, head=keys.head, traits=untied, classes=classes)
 
 
 def _head(keys: Keys, kind: str, family: Family) -> str:

@@ -184,3 +184,4 @@ FAMILY = replace(
     encoder(_config, _embed, bert.layer_around(_attention), _head, bert.every_class("DebertaV2")),
     attentions=("eager",), carries=True, arguments=MASK,
 )  # fmt: skip
+FAMILIES = {"deberta-v2": FAMILY}

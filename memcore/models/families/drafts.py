@@ -298,7 +298,7 @@ def _classes(kind: str) -> dict[str, str]:
     return {name: CAUSAL for name, (of, _) in CLASSES.items() if of == kind}
 
 
-FAMILIES = {
+DRAFTS = {
     EAGLE: Family(
         _eagle, _eagle_embed, _eagle_layer, _eagle_head, kernels=HF_ONLY, classes=_classes(EAGLE)
     ),

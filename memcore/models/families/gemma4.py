@@ -290,3 +290,4 @@ FAMILY = Family(
     classes={"Gemma4ForCausalLM": CAUSAL, "Gemma4TextModel": EMBEDDING},
 )  # fmt: skip
 SMALL = replace(FAMILY, embed=_small_embed, layer=_small_layer, alone=True, carries=True)
+FAMILIES = {"gemma4_text": FAMILY}

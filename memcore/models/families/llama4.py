@@ -206,3 +206,4 @@ FAMILY = Family(
     "activations and FLOPs are those of all experts, model FLOPs and MFU of the chosen ones.",
     classes=decoder_classes("Llama4", "TextModel", classifier=False),
 )
+FAMILIES = {"llama4_text": FAMILY}

@@ -213,3 +213,4 @@ FAMILY = Family(
         "MiniMaxM3VLTextModel": EMBEDDING,
     },
 )  # fmt: skip
+FAMILIES = {"minimax_m3_vl_text": FAMILY}

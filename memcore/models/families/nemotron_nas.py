@@ -106,7 +106,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     return add(t, x, h, "residual")
 
 
-FAMILY = Family(
+BY_BLOCKS = Family(
     _config, embed, _layer, head, kernels=HF_ONLY,
     classes={"DeciLMForCausalLM": CAUSAL, "DeciLMModel": EMBEDDING},
 )  # fmt: skip

@@ -71,3 +71,4 @@ FAMILY = Family(
         "MllamaTextModel": EMBEDDING,
     },
 )  # fmt: skip
+FAMILIES = {"mllama_text_model": FAMILY}

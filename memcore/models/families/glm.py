@@ -3,8 +3,6 @@ product for gate and up. The later one (0414) has norms before and after each pa
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from memcore.layers.ops import fused_gated_mlp, rms_norm
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
@@ -20,7 +18,7 @@ def _config(k: Keys, label: str, family: str) -> Model:
         k.refuse(key, True, None)
     for key in ("add_bias_linear", "apply_residual_connection_post_layernorm"):
         k.refuse(key, False, None)
-    model = llama_like(
+    return llama_like(
         k,
         label,
         family,
@@ -34,9 +32,8 @@ def _config(k: Keys, label: str, family: str) -> Model:
         out_bias=False,
         rotary_partial=True,
         rotary_interleaved=True,
+        rotated=0.5,
     )
-    share = k.rope("partial_rotary_factor", 0.5)
-    return replace(model, rotary_dim=int(model.head_dim * share))
 
 
 def _glm(k: Keys, label: str) -> Model:

@@ -67,10 +67,12 @@ def llama_like(
     activation: str = "silu",
     activations: Mapping[str, str] = ACTIVATIONS,
     dropout: float = 0.0,
+    rotated: float | None = None,
     **traits: Any,
 ) -> Model:
     """The keys that Llama's relatives share, with the defaults of one of them. `out_bias` is as
-    `attention_bias` unless it is said."""
+    `attention_bias` unless it is said; `rotated` is the share of a head that is, where
+    a config.json may say another."""
     traits.setdefault("out_bias", traits.get("attention_bias", False))
     hidden = k.count("hidden_size", hidden)
     heads = k.count("num_attention_heads", heads, 10**6)
@@ -87,7 +89,7 @@ def llama_like(
         dim = k.count("head_dim", head_dim, 10**6)
     n = k.count("num_hidden_layers", layers, 100_000)
     positions = k.count("max_position_embeddings", positions)
-    return Model(
+    model = Model(
         family=family,
         label=label,
         layers=n,
@@ -107,6 +109,9 @@ def llama_like(
             **traits,
         ),
     )
+    if rotated is None:
+        return model
+    return replace(model, rotary_dim=int(dim * k.rope("partial_rotary_factor", rotated)))
 
 
 def embed(t: Tape, s: Structure) -> Tensor:
@@ -305,30 +310,14 @@ def _smollm3(k: Keys, label: str) -> Model:
 
 
 FAMILIES = {
-    "llama": Family(
-        _llama, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("Llama")
-    ),
-    "mistral": Family(
-        _mistral, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("Mistral")
-    ),
-    "qwen2": Family(
-        _qwen2, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("Qwen2")
-    ),
-    "qwen3": Family(
-        _qwen3, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("Qwen3")
-    ),
-    "hunyuan_v1_dense": Family(
-        _hunyuan, embed, layer, head, kernels=HF_ONLY, classes=decoder_classes("HunYuanDenseV1")
-    ),
-    "granite": Family(
-        _granite,
-        embed,
-        layer,
-        head,
-        kernels=WITH_BOTH,
-        classes=decoder_classes("Granite", classifier=False),
-    ),
-    "smollm3": Family(
-        _smollm3, embed, layer, head, kernels=WITH_BOTH, classes=decoder_classes("SmolLM3")
-    ),
+    name: Family(config, embed, layer, head, kernels=kernels, classes=classes)
+    for name, config, kernels, classes in (
+        ("llama", _llama, WITH_BOTH, decoder_classes("Llama")),
+        ("mistral", _mistral, WITH_BOTH, decoder_classes("Mistral")),
+        ("qwen2", _qwen2, WITH_BOTH, decoder_classes("Qwen2")),
+        ("qwen3", _qwen3, WITH_BOTH, decoder_classes("Qwen3")),
+        ("hunyuan_v1_dense", _hunyuan, HF_ONLY, decoder_classes("HunYuanDenseV1")),
+        ("granite", _granite, WITH_BOTH, decoder_classes("Granite", classifier=False)),
+        ("smollm3", _smollm3, WITH_BOTH, decoder_classes("SmolLM3")),
+    )
 }

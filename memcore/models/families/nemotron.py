@@ -3,8 +3,6 @@ squared between them, and half of each head rotated."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from memcore.layers.ops import head_behind
 from memcore.models.config import Keys
 from memcore.models.families.arcee import up_down_mlp
@@ -18,7 +16,7 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys, label: str) -> Model:
-    model = llama_like(
+    return llama_like(
         k,
         label,
         "nemotron",
@@ -31,9 +29,8 @@ def _config(k: Keys, label: str) -> Model:
         attention_bias=k.flag("attention_bias", False),
         mlp_bias=k.flag("mlp_bias", False),
         rotary_partial=True,
+        rotated=0.5,
     )
-    share = k.rope("partial_rotary_factor", 0.5)
-    return replace(model, rotary_dim=int(model.head_dim * share))
 
 
 def _norm(t: Tape, x: Tensor, name: str) -> Tensor:

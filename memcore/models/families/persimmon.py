@@ -3,8 +3,6 @@ the same weights."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from memcore.layers.ops import (
     KEYS,
     QUERIES,
@@ -29,7 +27,7 @@ from memcore.tape.tape import Tape, Tensor
 
 def _config(k: Keys, label: str) -> Model:
     k.config = {**k.config, "num_key_value_heads": None}  # which its code does not read
-    model = llama_like(
+    return llama_like(
         k,
         label,
         "persimmon",
@@ -41,9 +39,8 @@ def _config(k: Keys, label: str) -> Model:
         activation="relu2",
         query_norm=k.flag("qk_layernorm", True),
         residual_dropout=k.dropout("hidden_dropout", 0.0),
+        rotated=0.5,
     )
-    share = k.rope("partial_rotary_factor", 0.5)
-    return replace(model, rotary_dim=int(model.head_dim * share))
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

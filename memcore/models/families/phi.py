@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from memcore.layers.ops import dropped, embed_dropped, head_behind, plain_mlp
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
@@ -17,7 +15,7 @@ from memcore.tape.tape import Tape, Tensor
 
 def _config(k: Keys, label: str) -> Model:
     k.refuse("qk_layernorm", False, None)
-    model = llama_like(
+    return llama_like(
         k,
         label,
         "phi",
@@ -32,9 +30,8 @@ def _config(k: Keys, label: str) -> Model:
         rotary_partial=True,
         residual_dropout=k.dropout("resid_pdrop", 0.0),
         embedding_dropout=k.dropout("embd_pdrop", 0.0),
+        rotated=0.5,
     )
-    share = k.rope("partial_rotary_factor", 0.5)
-    return replace(model, rotary_dim=int(model.head_dim * share))
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

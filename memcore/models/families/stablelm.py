@@ -3,8 +3,6 @@ and MLP side by side, and some norm queries and keys, each head with weights of 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from memcore.layers.ops import (
     KEYS,
     QUERIES,
@@ -27,7 +25,7 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys, label: str) -> Model:
-    model = llama_like(
+    return llama_like(
         k,
         label,
         "stablelm",
@@ -42,9 +40,8 @@ def _config(k: Keys, label: str) -> Model:
         parallel_residual=k.flag("use_parallel_residual", False),
         residual_dropout=k.dropout("hidden_dropout", 0.0),
         rotary_partial=True,
+        rotated=0.25,
     )
-    share = k.rope("partial_rotary_factor", 0.25)
-    return replace(model, rotary_dim=int(model.head_dim * share))
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

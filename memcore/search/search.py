@@ -46,6 +46,7 @@ from memcore.search.space import (
 from memcore.search.waterfall import Change, waterfall
 from memcore.timing.certainty import Apart, apart, ranked
 from memcore.training.memory import peak_bytes
+from memcore.training.overheads import allocator_slack
 from memcore.training.run import run_of
 from memcore.training.training import Pool, Training, not_planned
 from memcore.words.training import CHECKPOINTING
@@ -368,7 +369,8 @@ class _Cell:
     @property
     def alike(self) -> tuple[Any, ...]:
         """Of plans that differ in their ZeRO stage alone, and in no figure, the same."""
-        return changed(self.plan, {ZERO: 0}).model_dump_json(), self.seconds, self.room
+        plan, least = changed(self.plan, {ZERO: 0}), allocator_slack(self.plan).low
+        return plan.model_dump_json(), self.seconds, self.room, least
 
     @property
     def per_token(self) -> float:

@@ -37,12 +37,14 @@ from memcore.evidence.engines import (
 )
 from memcore.evidence.fit import PATH as LEFT_OUT
 from memcore.evidence.fit import source_of
+from memcore.evidence.measured import compared_runs, left_out_of_rules, measured_table
 from memcore.evidence.ranks import BEST, jobs, ranks_table
 from memcore.models.catalog import accelerator
 from memcore.plan.plan import Plan
 from memcore.timing.certainty import like
 from memcore.units import bytes_text
 from memcore.words.engines import ENGINES
+from memcore.words.training import FRAMEWORKS, NEVER
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -240,6 +242,41 @@ def everything() -> str:
         groups.setdefault((what, r.source, r.used_for), []).append(r)
     rows = [(what, source, used, *_spread(found)) for (what, source, used), found in groups.items()]
     return table(("what", "against", "used for", *SPREAD), rows)
+
+
+def memory_intervals() -> str:
+    """Reserved and device memory by framework and allocator: how many runs are inside our interval,
+    and how wide it is."""
+    found: dict[tuple[str, ...], list[tuple[str, Comparison]]] = {}
+    for run, c in zip(measured_table()["runs"], compared_runs(), strict=True):
+        if c.what in ("reserved", "device"):
+            plan = Plan.of(run["plan"])
+            framework = FRAMEWORKS[plan.train.framework]
+            how = [framework.label, *["pipelines"] * (plan.parallel.pp > 1)]
+            if framework.shards < NEVER and plan.train.zero >= framework.shards:
+                how.append("parameters shared out")
+            key: tuple[str, ...] = (c.what, ", ".join(how), plan.train.allocator)
+            found.setdefault(key, []).append((run["source"], c))
+    lines = []
+    for key, rows in sorted(found.items()):
+        of = [c for _, c in rows]
+        inside = sum(c.low <= c.theirs <= c.high for c in of)
+        width = _off(median(c.high / c.low - 1 for c in of))
+        worst = _signed(max((c.error for c in of), key=abs))
+        sources = len({source for source, _ in rows})
+        lines.append((*key, str(sources), str(len(of)), str(inside), width, worst))
+    head = ("what", "framework", "allocator", "sources", "runs", "inside", "half as wide", "worst")
+    return table(head, lines)
+
+
+def native_rules() -> str:
+    """The native allocator's rules, each source left out of the interval around them."""
+    lines = [
+        (source.removeprefix("https://github.com/"), str(runs), str(inside), f"{low:.2f}",
+         f"{high:.2f}")
+        for source, (runs, inside, low, high) in left_out_of_rules().items()
+    ]  # fmt: skip
+    return table(("source left out", "runs", "inside", "others, from", "to"), lines)
 
 
 def step_times() -> str:
@@ -456,6 +493,8 @@ PARTS = {
     "calibrated": calibrated,
     "everything": everything,
     "far off": far_off,
+    "memory intervals": memory_intervals,
+    "native rules": native_rules,
     "calculators": calculators,
     "small models": small_models,
 }

@@ -6,6 +6,7 @@ import copy
 import functools
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from memcore.evidence.comparison import (
@@ -20,6 +21,9 @@ from memcore.evidence.comparison import (
 from memcore.evidence.planned import memory_of
 from memcore.plan.plan import Plan, put
 from memcore.report import Memory
+from memcore.training.overheads import by_rules, plan_overheads
+from memcore.training.segments import reserved_by_rules
+from memcore.training.training import Training
 
 # What the issue of accuracy asks of runs of high confidence.
 ALLOCATED_TOLERANCE = 0.05  # in the median
@@ -66,6 +70,49 @@ def _runs_of(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def compared_runs() -> tuple[Comparison, ...]:
     """Every measured run beside ours."""
     return tuple(compared_run(run) for run in measured_table()["runs"])
+
+
+@dataclass(frozen=True, slots=True)
+class OverRules:
+    """What a run reserved over what the native allocator's rules make of our tensors: with the most
+    that cuBLAS may have of it, and with the least."""
+
+    source: str
+    low: float
+    high: float
+
+
+@functools.cache
+def over_rules() -> tuple[OverRules, ...]:
+    """Every run that the rules are followed for."""
+    found = []
+    for run in measured_table()["runs"]:
+        plan = Plan.of(run["plan"])
+        if run["counter"] != "reserved" or not by_rules(plan):
+            continue
+        training = Training.planned(plan, rows=False)
+        rules = reserved_by_rules(training.step, training.amounts)
+        least, most = (
+            sum(getattr(o, end) for o in plan_overheads(plan, training.amounts)
+                if o.counter == "reserved")
+            for end in ("low", "high")
+        )  # fmt: skip
+        value = run["value"]
+        found.append(OverRules(run["source"], (value - most) / rules, (value - least) / rules))
+    return tuple(found)
+
+
+def left_out_of_rules() -> dict[str, tuple[int, int, float, float]]:
+    """Of each source its runs, those inside what nine in ten runs of the other sources alone lie
+    between, and these ends."""
+    found = {}
+    for source in dict.fromkeys(r.source for r in over_rules()):
+        others = sorted((r.low + r.high) / 2 for r in over_rules() if r.source != source)
+        cut = len(others) // 20
+        low, high = others[cut], others[-1 - cut]
+        own = [r for r in over_rules() if r.source == source]
+        found[source] = len(own), sum(r.low <= high and low <= r.high for r in own), low, high
+    return found
 
 
 def compared_run(run: Mapping[str, Any]) -> Comparison:

@@ -40,6 +40,7 @@ from streamlit.runtime.session_manager import SessionClient
 from streamlit.runtime.state.common import user_key_from_element_id
 from streamlit.runtime.state.safe_session_state import SafeSessionState
 from streamlit.runtime.state.session_state import SessionState
+from streamlit.runtime.websocket_session_manager import WebsocketSessionManager
 from streamlit.web.server.starlette.starlette_websocket import StarletteSessionClient
 
 VIEWS = frozenset(path.stem for path in Path(__file__).with_name("views").glob("[!_]*.py"))
@@ -402,6 +403,28 @@ def answer_whoever_asks() -> None:
 
 
 _CLOSING: set[asyncio.Future[None]] = set()
+
+
+def let_go_of_who_is_gone() -> None:
+    """End a session whose browser has not come back when Streamlit would not give it to it any
+    more. Streamlit only forgets it then: with all that it had it would stay, some megabytes, until
+    Python looks for cycles among everything."""
+    disconnecting = WebsocketSessionManager.disconnect_session
+
+    def end(self: WebsocketSessionManager, session: AppSession) -> None:
+        if self.get_session_info(session.id) is None:
+            session.shutdown()
+            session._fragment_storage.clear()
+            session.session_state.clear()
+
+    def disconnect_session(self: WebsocketSessionManager, session_id: str) -> None:
+        found = self.get_active_session_info(session_id)
+        disconnecting(self, session_id)
+        if found:
+            kept = config.get_option("server.disconnectedSessionTTL")
+            asyncio.get_running_loop().call_later(kept + 1, end, self, found.session)
+
+    WebsocketSessionManager.disconnect_session = disconnect_session  # type: ignore[method-assign]
 
 
 class Unused:

@@ -26,6 +26,7 @@ front.tell_components_plain_data()
 front.look_at_what_components_said()
 front.hand_over_together()
 front.answer_whoever_asks()
+front.let_go_of_who_is_gone()
 server = st.App(
     Path(__file__).with_name("page.py"),
     lifespan=front.lifespan,

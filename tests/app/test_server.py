@@ -30,6 +30,7 @@ from streamlit.runtime.runtime import Runtime
 from streamlit.runtime.scriptrunner import ScriptRunnerEvent
 from streamlit.runtime.state import SafeSessionState, SessionState
 from streamlit.runtime.state.common import WidgetMetadata
+from streamlit.runtime.websocket_session_manager import WebsocketSessionManager
 from streamlit.web.server.starlette.starlette_websocket import StarletteSessionClient
 
 from app import front, rest, shared
@@ -431,6 +432,42 @@ def test_a_browser_whose_session_was_let_go_connects_again(monkeypatch: pytest.M
     said(lambda client: object())
     assert len(heard) == 1
     assert closed == [1013, 1013]
+
+
+@pytest.mark.parametrize("came_back", [False, True])
+def test_of_a_session_that_is_over_nothing_stays(
+    monkeypatch: pytest.MonkeyPatch, came_back: bool
+) -> None:
+    """Streamlit ends it when Python finds its cycles: long after, in any thread, with any lock."""
+    done: list[str] = []
+
+    def says(what: str) -> SimpleNamespace:
+        return SimpleNamespace(clear=lambda: done.append(what))
+
+    session = SimpleNamespace(
+        id="one",
+        shutdown=lambda: done.append("shut down"),
+        _fragment_storage=says("fragments"),
+        session_state=says("state"),
+    )
+    found = SimpleNamespace(session=session)
+    manager = SimpleNamespace(
+        get_active_session_info=lambda name: found,
+        get_session_info=lambda name: found if came_back else None,
+    )
+    monkeypatch.setattr(
+        WebsocketSessionManager, "disconnect_session", lambda self, name: done.append(name)
+    )
+    monkeypatch.setattr(front.config, "get_option", lambda name: -1)
+    front.let_go_of_who_is_gone()
+
+    async def leave() -> None:
+        WebsocketSessionManager.disconnect_session(manager, "one")  # type: ignore[arg-type]
+        assert done == ["one"]
+        await asyncio.sleep(0.05)
+
+    asyncio.run(leave())
+    assert done == (["one"] if came_back else ["one", "shut down", "fragments", "state"])
 
 
 def test_of_a_button_only_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

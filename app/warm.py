@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -15,6 +16,10 @@ from memcore.plan.plan import Plan
 # 200 ms. A run leaves cycles of some hundred objects; as Python has it, looking for them is an
 # eighth of a change's processor.
 COLLECTED = 20_000, 10, 20
+# Seconds for which a thread has the processor while others wait for it. The server's own thread has
+# a little to do many times in each run; as Python has it, it waits 5 ms each time for every run
+# beside it.
+SWITCHED = 0.001
 
 
 @st.cache_resource(show_spinner=False)
@@ -29,4 +34,5 @@ def once() -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTED)
+    sys.setswitchinterval(SWITCHED)
     return gc.get_freeze_count()

@@ -141,10 +141,11 @@ class Tab:
                 self.waits = drawn.id, fragment, json.loads(drawn.json)["run"]
         if kind == "markdown" and drawn.body.startswith("####"):
             self.said.append(re.sub(r"[\\\u200b#*]", "", drawn.body).strip())
-        if kind in READ and (drawn.set_value or drawn.id not in self.shown):
+        if kind in READ:
             self.ids[drawn.label] = drawn.id
             self.fragments[drawn.id] = fragment
-            self.shown[drawn.id] = READ[kind](drawn)
+            if drawn.set_value or drawn.id not in self.shown:
+                self.shown[drawn.id] = READ[kind](drawn)
 
 
 def _slider(drawn: Any) -> tuple[str, Any]:

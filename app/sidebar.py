@@ -388,12 +388,12 @@ def _zero_slider(path: str) -> None:
 
 def _zero_chosen(stage: int) -> None:
     """A stage, and a framework that has it: the present one if it does."""
-    state.change(state.with_followers({"train.zero": stage}))
+    state.change_with_followers({"train.zero": stage})
 
 
 def _framework_chosen(framework: str) -> None:
     """A framework, with a ZeRO stage, kernels, an optimizer and a precision that it has."""
-    state.change(of_framework(framework))
+    state.change_with_followers({"train.framework": framework})
 
 
 def of_framework(framework: str) -> dict[str, Any]:

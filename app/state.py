@@ -633,12 +633,33 @@ def _follow(s: Session, changes: Mapping[str, Any]) -> None:
         wish = "this model"
     else:
         found, mended = nearest(s.draft, s.asked)
-        wish = " and ".join(f"{title_of(p)} {value_text(p, v)}" for p, v in changes.items())
+        wish = _named_wish(changes)
     document = found.document()
     if all(get(document, path) == value for path, value in changes.items()):
         _accept(s, found)
         s.adjusted, s.adjusted_to = mended, wish
         s.applied.append((before, found, wish))
+
+
+def _named_wish(changes: Mapping[str, Any]) -> str:
+    return " and ".join(f"{title_of(p)} {value_text(p, v)}" for p, v in changes.items())
+
+
+def change_with_followers(changes: Mapping[str, Any]) -> None:
+    """Change fields, and what of the framework's own words must follow them; the page says what
+    did, and `undo` takes it all back."""
+    s = session()
+    before, every = s.plan, with_followers(changes)
+    change(every)
+    was = before.document()
+    moved = {p: v for p, v in every.items() if p not in changes and get(was, p) != v}
+    if moved and not s.problems and not s.adjusted:
+        s.adjusted = [
+            Issue(p, f"{value_text(p, v)} is used in place of {value_text(p, get(was, p))}")
+            for p, v in moved.items()
+        ]
+        s.adjusted_to = _named_wish(changes)
+        s.applied.append((before, s.plan, s.adjusted_to))
 
 
 GUESSES = 3  # tokens that a head guesses where nobody says how many

@@ -272,6 +272,19 @@ def test_each_of_the_six_sliders_changes_the_plan() -> None:
         assert found == ({"size": value} if key == "model_size" else value)
 
 
+def test_a_stage_that_a_framework_lacks_says_what_gave_way_and_is_undone() -> None:
+    at = opened({"v": "2", "fw": "megatron", "zero": "1"})
+    before = shown_plan(at)
+    at.select_slider(key="train_zero").set_value(2).run()
+    alive(at)
+    assert shown_plan(at).train.zero == 2
+    (note,) = [m.value for m in at.info if "was fitted to" in m.value]
+    assert "PyTorch FSDP2 is used in place of Megatron" in note
+    at.button(key="undo_wish").click().run()
+    alive(at)
+    assert shown_plan(at) == before
+
+
 @pytest.mark.parametrize("framework", ["fsdp2", "pytorch"])
 def test_every_zero_stage_gives_a_valid_plan(framework: str) -> None:
     at = opened({"fw": framework, "zero": "0"})

@@ -102,6 +102,8 @@ def _heads(found: Sequence[Column]) -> None:
     """A name that can be written, what it is of, and what can be done with it."""
     with st.container(key="compare_heads"):
         places = st.columns(max(2, len(found)))
+    whats = [f"{c.plan.architecture.label} on {_gpus(c.plan)}" for c in found]
+    alike = len(set(whats)) == 1  # what is said above already
     for i, (place, c) in enumerate(zip(places, found, strict=False)):
         here = c.plan == state.plan()
         with place, st.container(gap="xsmall"):
@@ -113,11 +115,8 @@ def _heads(found: Sequence[Column]) -> None:
                 max_chars=MAX_NAME,
                 label_visibility="collapsed",
             )
-            gpus = f"{c.plan.cluster.gpus:,} × {c.plan.accelerator.label}"
-            parts.small(
-                f"{plain(c.plan.architecture.label)} on {plain(gpus)}"
-                f"{', **on the page**' if here else ''}"
-            )
+            said = [] if alike else [plain(whats[i])]
+            parts.small(", ".join([*said, *(["**on the page**"] if here else [])]) or "&nbsp;")
             with st.container(horizontal=True, gap="small", key=f"compare_do_{i}"):
                 if c.pin is None:
                     st.button(
@@ -137,6 +136,10 @@ def _heads(found: Sequence[Column]) -> None:
                     help="It becomes the plan on the page; that one takes its place here.",
                 )
                 st.button("Remove", key=f"compare_drop_{i}", on_click=state.unpin, args=(c.pin,))
+
+
+def _gpus(plan: Plan) -> str:
+    return f"{plan.cluster.gpus:,} × {plan.accelerator.label}"
 
 
 def _named(pin: int | None) -> Callable[[Any], None]:

@@ -18,8 +18,9 @@ from app.text import title_of_plan
 from memcore.errors import Issue
 from memcore.plan.link import query_text
 from memcore.plan.plan import Plan, facts
-from memcore.report import Memory, Report, Run
+from memcore.report import Memory, Report, Run, Time
 from memcore.search.choices import own_price
+from memcore.together.generation import Generation, step_text
 from memcore.units import bytes_text, energy_text, money_text, seconds_text
 
 WORTH_SAYING = 0.01  # of host DRAM; a loader's batches are less
@@ -170,6 +171,13 @@ def run_figures(run: Run) -> None:
     elif run.cost is None:
         with columns[-1]:
             small("With a price, the cost is shown here.")
+
+
+def rollouts(made: Generation | None, time: Time | None) -> None:
+    """How long the rollouts of a step take to generate, and to train on."""
+    if made and time:
+        generated, trained = step_text(state.plan(), made, time.step_seconds)
+        prose(f"**{generated}** {trained}")
 
 
 def latency_targets() -> None:

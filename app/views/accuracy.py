@@ -225,7 +225,7 @@ most = min(most, bands)
 parts.small(
     f"{'' if most == bands else f'The {most} bands of {bands} with the largest differences. '}"
     "Each mark is one figure, Memplan less the reference; how many a band has is in brackets. A "
-    "double click shows those further out. " + LIMIT * (most == bands)
+    f"double click shows those further out. {LIMIT if most == bands else ''}"
 )
 rows = tables.accuracy(shown)
 parts.table(

@@ -3,24 +3,13 @@
 import streamlit as st
 
 from app import charts, levers, parts, plot, rest, shared, state, tables
-from memcore.together.generation import step_text
 from memcore.words.together import TOGETHER
 
 found = state.report().together
 
 
-def of_a_step() -> None:
-    """How long the rollouts of a step take to generate, and to train on."""
-    plan, time = state.plan(), state.report().time
-    made = shared.generated(plan)
-    if not made or not time:
-        return
-    generated, trained = step_text(plan, made, time.step_seconds)
-    parts.prose(f"**{generated}** {trained}")
-
-
 if found:
-    of_a_step()
+    parts.rollouts(shared.generated(state.plan()), state.report().time)
     place = st.container()
     plot.chart(
         charts.together(found),

@@ -14,8 +14,9 @@ from memcore.evaluate import evaluate
 from memcore.explain.book import Book
 from memcore.plan.link import decode_pin, encode, encode_pin, pin_name
 from memcore.plan.plan import Plan
+from memcore.search.choices import own_price
 from memcore.search.levers import levers
-from memcore.units import relative_text, seconds_text
+from memcore.units import money_text, relative_text, seconds_text
 
 TWO, THREE = Plan(train={"zero": 2}), Plan(train={"micro_batch": 3})
 
@@ -71,6 +72,20 @@ def test_a_press_sets_a_plan_beside_its_best_changes() -> None:
     )
     differ = frame(at, "field")
     assert {name for name, _ in beside} <= set(differ.columns)
+
+
+def test_what_runs_cost_at_list_prices_is_beside_each_other() -> None:
+    """Of plans without a price of their own; the least of the price list."""
+    row = "Cost at list prices, from"
+    at = opened(HERE | BESIDE, "compare")
+    alive(at)
+    shown = frame(at, "figure").set_index("figure").loc[row]
+    run, (price, _) = evaluate(THREE).run, own_price(THREE)
+    assert run
+    assert price
+    assert shown["Plan B"].startswith(money_text(price * run.gpu_hours))
+    priced = opened(HERE | BESIDE | {"price": "3"}, "compare")
+    assert frame(priced, "figure").set_index("figure").loc[row]["This plan"] == "–"
 
 
 def test_what_is_wrong_in_a_pin_is_said_and_the_others_stay() -> None:

@@ -184,6 +184,7 @@ def test_what_runs_with_training_is_asked_by_cards() -> None:
     alive(at)
     assert shown_plan(at).together.kind == "grpo"
     assert "together_grpo" not in keys(at)
+    assert any("generates 64 rollouts on each of 8 engines in" in m.value for m in at.markdown)
 
 
 def test_a_zero_that_is_no_number_is_empty_and_said() -> None:

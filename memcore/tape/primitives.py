@@ -149,13 +149,13 @@ def reused_linear(t: Tape, name: str, width: Factor, into: Factor) -> Reused:
 
 def patches(t: Tape, name: str, x: Tensor, shape: Shape, bias: bool) -> Tensor:
     """A convolution whose kernel is as wide as its stride: each patch of x to a token of `shape`.
-    Saves x."""
+    Saves x and its weight."""
     return _convolution(t, name, x, shape, (CHANNELS, PATCH_H, PATCH_W), (PATCH_VALUES,), bias)
 
 
 def convolution(t: Tape, name: str, x: Tensor, shape: Shape, width: Factor, kernel: int) -> Tensor:
     """torch.nn.Conv1d with a bias: frames of `width` channels to those of `shape`, each from as
-    many as `kernel`. Saves x."""
+    many as `kernel`. Saves x and its weight."""
     return _convolution(t, name, x, shape, (width, kernel), (width, kernel), bias=True)
 
 
@@ -179,9 +179,8 @@ def _convolution(
                 for what, of in named
             ]
 
-        saved = [of for of, other in ((x, w_used), (w_used, x)) if other.needs_grad]
         again = [(1.0 * (w_used.needs_grad + x.needs_grad) * flops[0], flops[1])]
-        t.finish("convolution", [x, w_used, *biases], out, saved, backward, flops=again)
+        t.finish("convolution", [x, w_used, *biases], out, [x, w_used], backward, flops=again)
         return out
 
 

@@ -64,7 +64,9 @@ TASKS = {
     "eurobert": transformers.AutoModelForMaskedLM,
     "deberta-v2": transformers.AutoModelForMaskedLM,
     "vit": transformers.AutoModelForImageClassification,
+    "deit": transformers.AutoModelForImageClassification,
     "dinov2": transformers.AutoModelForImageClassification,
+    "dinov2_with_registers": transformers.AutoModelForImageClassification,
     "clip_vision_model": transformers.AutoModel,
     "clip_text_model": transformers.AutoModel,
     "clip": transformers.AutoModel,
@@ -93,7 +95,13 @@ TOWERS = ("visual", "vision_model", "vision_tower", "multi_modal_projector", "mm
 TASKS |= dict.fromkeys(TOWERLESS, transformers.AutoModelForImageTextToText)
 LAYERS = (GradientCheckpointingLayer, MPNetLayer)  # what FSDP2 wraps
 COMPARED = (CLIPTextModelOutput, CLIPVisionModelOutput)  # embeddings, of whole texts or images
-IMAGES = ("vit", "dinov2", "clip_vision_model")  # what reads images alone
+IMAGES = (
+    "vit",
+    "deit",
+    "dinov2",
+    "dinov2_with_registers",
+    "clip_vision_model",
+)  # what reads images alone
 LOOPED = ("dbrx",)  # whose code asks which experts get a row: their tensors are real
 
 
@@ -313,6 +321,7 @@ def made(config, **words):
     own = named(config)
     if own:
         return own._from_config(config, **words)
+    config.architectures = []  # of a task that several classes do, the first does it
     model = task(config.model_type).from_config(config, **words)
     if config.model_type in ("mt5", "umt5") or not getattr(config, "scale_decoder_outputs", True):
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))

@@ -1,7 +1,8 @@
 """DINOv2: ViT's layers with a scale for each channel behind both parts.
 
 Dinov2ForImageClassification reads the class token and the mean of the patches. What is dropped of
-whole layers at random (drop_path_rate) is not known yet.
+whole layers at random (drop_path_rate) is not known yet. With registers, a few tokens that are no
+patches stand behind the class token and have no positions.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families import vit
 from memcore.models.families.family import encoder, labels
 from memcore.models.model import Model
-from memcore.tape.dims import JOINED, ONE, PATCHES, POSITIONS, VOCAB, B, D
+from memcore.tape.dims import JOINED, ONE, PATCHES, POSITIONS, TYPES, VOCAB, B, D
 from memcore.tape.primitives import (
     add,
     contiguous,
+    joined,
     layer_norm,
     linear,
     mean_of_tokens,
@@ -28,7 +30,18 @@ from memcore.tape.structure import CLASSIFICATION, EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _plain(k: Keys, label: str) -> Model:
+    masked = k.flag("use_mask_token", True)
+    return _config(k, label, "dinov2", patch=14, extra=1, masked=masked)
+
+
+def _registered(k: Keys, label: str) -> Model:
+    registers = k.count("num_register_tokens", 4, 10_000)
+    model = _config(k, label, "dinov2_with_registers", patch=16, extra=1 + registers, masked=True)
+    return replace(model, position_rows=model.position_rows - registers, type_rows=registers)
+
+
+def _config(k: Keys, label: str, family: str, patch: int, extra: int, masked: bool) -> Model:
     k.refuse("drop_path_rate", 0, 0.0, None)
     gated = k.flag("use_swiglu_ffn", False)
     traits = Traits(
@@ -37,11 +50,11 @@ def _config(k: Keys, label: str) -> Model:
         mlp_bias=True,
         attention_dropout=k.dropout("attention_probs_dropout_prob", 0.0),
         residual_dropout=k.dropout("hidden_dropout_prob", 0.0),
-        embedding_masked=k.flag("use_mask_token", True),
+        embedding_masked=masked,
         gated=gated,
     )
     inner = k.count("mlp_ratio", 4, 1000) * k.count("hidden_size", 768)
-    model = vit.of_images(k, label, "dinov2", traits, patch=14, extra=1, classes=labels(k))
+    model = vit.of_images(k, label, family, traits, patch=patch, extra=extra, classes=labels(k))
     k.assumed.pop("intermediate_size", None)
     # Of a gated MLP two thirds, in steps of 8.
     return replace(model, intermediate_size=-(-(inner * 2 // 3) // 8) * 8 if gated else inner)
@@ -52,8 +65,12 @@ def _embed(t: Tape, s: Structure) -> Tensor:
     if s.traits.embedding_masked:  # which training without masks does not read
         t.parameter("mask_token", (ONE, D), idle=True)
     x = patches(t, "patch_embeddings.projection", vit.pixels_of(t), (B, PATCHES, D), bias=True)
-    x = contiguous(t, token, HIDDEN, "class token and patches", other=x)
+    x = joined(t, [token, x], (B, POSITIONS, D), "class token and patches")
     x = add(t, x, t.parameter("position_embeddings", (ONE, POSITIONS, D)), "with positions")
+    if s.family == "dinov2_with_registers":
+        registers = t.parameter("register_tokens", (ONE, TYPES, D))
+        first, rest = split(t, x, [(B, 1, D), (B, PATCHES, D)], sliced=True)
+        x = joined(t, [first, registers, rest], HIDDEN, "with registers")
     return dropped(t, s, x, "dropout")
 
 
@@ -83,7 +100,16 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return classes_loss(t, s, linear(t, "classifier", both, JOINED, VOCAB, bias=True))
 
 
-FAMILY = encoder(
-    _config, _embed, _layer, _head,
-    {"Dinov2ForImageClassification": CLASSIFICATION, "Dinov2Model": EMBEDDING},
-)  # fmt: skip
+FAMILIES = {
+    "dinov2": encoder(
+        _plain, _embed, _layer, _head,
+        {"Dinov2ForImageClassification": CLASSIFICATION, "Dinov2Model": EMBEDDING},
+    ),
+    "dinov2_with_registers": encoder(
+        _registered, _embed, _layer, _head,
+        {
+            "Dinov2WithRegistersForImageClassification": CLASSIFICATION,
+            "Dinov2WithRegistersModel": EMBEDDING,
+        },
+    ),
+}  # fmt: skip

@@ -1,7 +1,8 @@
-"""ViT, trained to classify images: patches and a class token, every one sees every other.
+"""ViT and DeiT, trained to classify images: patches and a class token, every one sees every other.
 
 ViTForImageClassification: no pooler; the class token's last state is classified. ViTModel has a
-pooler, which is not read here.
+pooler, which is not read here. DeiT has a second token, of a teacher's class, that its classifier
+does not read.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from memcore.tape.kinds import EVERY, Part
 from memcore.tape.primitives import (
     add,
     cast,
-    contiguous,
     heads_first,
+    joined,
     layer_norm,
     linear,
     patches,
@@ -86,7 +87,16 @@ def of_images(
     )
 
 
-def _config(k: Keys, label: str) -> Model:
+def _vit(k: Keys, label: str) -> Model:
+    model = _config(k, label, "vit", extra=1)
+    return replace(model, head_dim=k.count_or("head_dim", model.head_dim, 10**6))
+
+
+def _deit(k: Keys, label: str) -> Model:
+    return _config(k, label, "deit", extra=2)
+
+
+def _config(k: Keys, label: str, family: str, extra: int) -> Model:
     traits = Traits(
         activation=k.word("hidden_act", "gelu", ACTIVATIONS),
         attention_bias=k.flag("qkv_bias", True),
@@ -95,8 +105,7 @@ def _config(k: Keys, label: str) -> Model:
     )
     if k.head == EMBEDDING:
         k.refuse("pooler_output_size", k.config.get("hidden_size"), None)
-    model = of_images(k, label, "vit", traits, patch=16, extra=1, classes=labels(k))
-    return replace(model, head_dim=k.count_or("head_dim", model.head_dim, 10**6))
+    return of_images(k, label, family, traits, patch=16, extra=extra, classes=labels(k))
 
 
 def tower(k: Keys, label: str, family: str, activation: str, patch: int, extra: int) -> Model:
@@ -149,8 +158,9 @@ def pixels_of(t: Tape) -> Tensor:
 
 def _embed(t: Tape, s: Structure) -> Tensor:
     x = patches(t, "patch_embeddings.projection", pixels_of(t), (B, PATCHES, D), bias=True)
-    token = t.parameter("cls_token", (ONE, 1, D))
-    x = contiguous(t, token, HIDDEN, "class token and patches", other=x)
+    names = ("cls_token", "distillation_token") if s.family == "deit" else ("cls_token",)
+    tokens = [t.parameter(name, (ONE, 1, D)) for name in names]
+    x = joined(t, [*tokens, x], HIDDEN, "class token and patches")
     x = add(t, x, t.parameter("position_embeddings", (ONE, POSITIONS, D)), "with positions")
     return dropped(t, s, x, "dropout")
 
@@ -184,7 +194,13 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return labelled_loss(t, linear(t, "classifier", first, D, VOCAB, bias=True))
 
 
-FAMILY = encoder(
-    _config, _embed, _layer, _head,
-    {"ViTForImageClassification": CLASSIFICATION, "ViTModel": EMBEDDING},
-)  # fmt: skip
+FAMILIES = {
+    "vit": encoder(
+        _vit, _embed, _layer, _head,
+        {"ViTForImageClassification": CLASSIFICATION, "ViTModel": EMBEDDING},
+    ),
+    "deit": encoder(
+        _deit, _embed, _layer, _head,
+        {"DeiTForImageClassification": CLASSIFICATION, "DeiTModel": EMBEDDING},
+    ),
+}  # fmt: skip

@@ -192,6 +192,8 @@ def test_what_was_tuned_on_is_kept_apart_from_what_was_only_checked():
 NO_PRESET = {
     "afmoe",
     "clip",
+    "deit",
+    "dinov2_with_registers",
     "mllama_text_model",
     "umt5",
 }  # families whose figures are those of small models alone

@@ -12,7 +12,7 @@ from memcore.models.families import FAMILIES, TOWERS
 from memcore.models.families.family import ALL, MASK
 from memcore.models.model import Model
 from memcore.tape.dims import APART, of_stack
-from memcore.tape.kinds import Part, Role, is_apart, is_first
+from memcore.tape.kinds import Part, Role, is_apart, is_first, is_tied
 from memcore.tape.primitives import scatter
 from memcore.tape.structure import (
     BRIDGE,
@@ -144,6 +144,7 @@ def _tape(
     modules = s.modules if again else ()
     t = Tape(s.dtype, s.autocast, kernels, s.attention, modules, s.parallel, s.adapters, s.narrow)
     t.idle = kind is not None and kind.place == IDLE
+    t.tied = kind is not None and is_tied(kind.attention)
     t.frozen, t.frozen_tied = frozen, bool(s.frozen)
     t.table, t.keeps, t.unfused, t.float8 = s.table, s.keeps, s.unfused, s.float8
     t.main_grad = s.main_grad

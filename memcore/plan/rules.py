@@ -273,6 +273,7 @@ SIZE_RULES = (
 
 # Frameworks that have a fact, as remedies name them.
 PLAIN = [name for name, f in reversed(FRAMEWORKS.items()) if f.plain]
+UNSHARDED = [name for name in PLAIN if FRAMEWORKS[name].shards == NEVER]
 OWN = [name for name, f in FRAMEWORKS.items() if f.own]
 ROWS = [name for name, f in FRAMEWORKS.items() if f.rows]
 HYBRID = [name for name, f in FRAMEWORKS.items() if f.hybrid]
@@ -1157,6 +1158,12 @@ def _alone_rules(plan: Plan, model: Model) -> list[Rule]:
                 to("serve.weight_dtype", "bf16"),
             )
         )
+    if FAMILIES[name].shares:
+        why = f"layers of {name} that are one set of weights are not planned shared out"
+        rules += [
+            only(plan, "train.framework", UNSHARDED, why),
+            only(plan, "train.offload_parameters", ["none"], why),
+        ]
     if not FAMILIES[name].checkpoints:
         why = f"transformers' code of {name} has no checkpointing"
         rules.append(only(plan, "train.checkpointing", ["none"], why))

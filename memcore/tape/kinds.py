@@ -148,6 +148,15 @@ def is_reused(kind: str) -> bool:
     return kind.endswith("-reused")
 
 
+def tied(kind: str) -> str:
+    """The kind of a layer like it whose weights are those of a layer behind it."""
+    return f"{kind}-tied"
+
+
+def is_tied(kind: str) -> bool:
+    return kind.endswith("-tied")
+
+
 def first(kind: str) -> str:
     """The kind of the first layer, whose input has another dtype than those of the others."""
     return f"{kind}-first"

@@ -64,6 +64,8 @@ def _weight(t: Tape, w: Tensor) -> Tensor:
     frozen one is not cached (aten/src/ATen/autocast_mode.cpp: cached_cast)."""
     if not t.autocast or w.dtype == "bf16":
         return w
+    if t.tied:
+        return t.cached(w, "bf16")
     copy = cast(t, w, "bf16", "weight (bf16)")
     if w.needs_grad:
         copy.storage.kind = "weight copy"

@@ -224,6 +224,7 @@ class Tape:
         self.table = "dense"
         self.unfused, self.float8, self.main_grad = False, "", "fp32"  # as in structure.Structure
         self.idle = False  # what runs here is read by nobody, and trained by nothing
+        self.tied = False  # all its weights are another block's, whose gradients these are added to
         self.carried: list[Tensor] = []  # read by several blocks, with one gradient for all
         self.frozen = self.frozen_tied = self.reached = False
         self.keeps = False  # who called the model keeps what it returns through backward
@@ -299,6 +300,7 @@ class Tape:
         """A weight. A `tied` one belongs to another block: it is neither counted here nor does its
         gradient reach the parameter before that block has run backward: there the parameter is
         `joined`, and both gradients are added into a third tensor."""
+        tied, joined = tied or self.tied, joined or self.tied
         kind = "tied" if tied else "parameter"
         held = self.frozen_tied if tied else self.frozen
         frozen = self.adapters is not None or held or idle or self.idle
@@ -313,6 +315,12 @@ class Tape:
         tensor.storage.own = adapter and bool(self.adapters and self.adapters.own)
         if not tied:
             self.parameters.append(tensor.storage)
+        return tensor
+
+    def cached(self, w: Tensor, dtype: str) -> Tensor:
+        """Autocast's copy of another block's weight, which that block counts."""
+        tensor = self._tensor("weight, cached", w.shape, dtype, "tied", w.needs_grad)
+        tensor.storage.joined = True
         return tensor
 
     def buffer(self, name: str, shape: Shape, dtype: str) -> Tensor:

@@ -63,6 +63,7 @@ TASKS = {
     "esm": transformers.AutoModelForMaskedLM,
     "eurobert": transformers.AutoModelForMaskedLM,
     "deberta-v2": transformers.AutoModelForMaskedLM,
+    "albert": transformers.AutoModelForMaskedLM,
     "vit": transformers.AutoModelForImageClassification,
     "deit": transformers.AutoModelForImageClassification,
     "dinov2": transformers.AutoModelForImageClassification,

@@ -31,7 +31,15 @@ from memcore.models.families import (
 from memcore.models.families.family import Family, labels
 from memcore.models.families.twins import TWINS
 from memcore.models.model import HARMLESS, Model
-from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, LABELLED, MASKED, SPANS
+from memcore.tape.structure import (
+    ALIKE,
+    CAUSAL,
+    CLASSIFICATION,
+    EMBEDDING,
+    LABELLED,
+    MASKED,
+    SPANS,
+)
 
 
 class _Families(dict[str, Family]):
@@ -65,7 +73,7 @@ TOWERS: dict[str, Family] = {
 
 # What is refused for a reason that its name does not tell.
 _SHARED = "several of its layers are one set of weights, whose gradients are added to one another"
-UNPLANNED = {"albert": _SHARED, "zamba": _SHARED, "zamba2": _SHARED}
+UNPLANNED = {"zamba": _SHARED, "zamba2": _SHARED}
 
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:
@@ -183,12 +191,24 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
 
 def _with_head(keys: Keys, model: Model) -> Model:
     """The model with the head of its class."""
-    if keys.head in (CAUSAL, MASKED):
+    if keys.head in (CAUSAL, MASKED, ALIKE):
         return replace(model, head=keys.head)
-    untied = replace(model.traits, tied_embeddings=False)
-    tells = keys.head in (CLASSIFICATION, LABELLED, SPANS)
-    classes = labels(keys) if tells else 0
-    return replace(model, head=keys.head, traits=untied, classes=classes)
+    decodes = FAMILIES[model.family].decoder
+    own = replace(model.traits, tied_embeddings=False)
+    if decodes and keys.head == LABELLED:
+        own = replace(own, label_dropout=_drops_before_labels(keys, model.family))
+    tells = keys.head in (CLASSIFICATION, LABELLED) or (keys.head == SPANS and not decodes)
+    classes = labels(keys) if tells else (2 if keys.head == SPANS else 0)  # where it begins, ends
+    return replace(model, head=keys.head, traits=own, classes=classes)
+
+
+def _drops_before_labels(keys: Keys, family: str) -> bool:
+    """Whether a decoder that classifies tokens drops some of what it reads of them: one in ten,
+    unless its config says otherwise, or its family (whose own hidden_dropout is 0 by default)."""
+    for key in ("classifier_dropout", "hidden_dropout"):
+        if keys.config.get(key) is not None:
+            return keys.dropout(key, 0.1)
+    return family not in ("bloom", "falcon")
 
 
 def _head(keys: Keys, kind: str, family: Family) -> str:

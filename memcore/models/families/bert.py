@@ -104,14 +104,14 @@ def encoder_config(
     )
 
 
-def _embed(t: Tape, s: Structure) -> Tensor:
+def embed(t: Tape, s: Structure) -> Tensor:
     ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
     if s.family in ROBERTAS:  # counted anew for each sequence, so that padding has no position
         positions = t.new("position_ids", TOKENS, "int64")
         types = t.new("token_type_ids", TOKENS, "int64")
     else:  # from a buffer
         positions = t.shared("position_ids", (1, S / CP), "int64")
-        if s.family in ("bert", "electra"):
+        if s.family in ("bert", "electra", "albert"):
             types = t.new("token_type_ids", (1, S / CP), "int64")
     x = embedding(t, "word_embeddings", ids, VOCAB / TP, EMBED, s.traits.tied_embeddings)
     if s.family != "distilbert":
@@ -128,7 +128,7 @@ def _embed(t: Tape, s: Structure) -> Tensor:
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    h = _attention(t, s, x, kind)
+    h = attention(t, s, x, kind)
     if s.family != "distilbert":  # which drops out of its probabilities alone
         h = dropped(t, s, h, "attention dropout")
     x = layer_norm(t, add(t, h, x, "residual"), D, "attention.output.LayerNorm")
@@ -138,13 +138,13 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 def layer_around(
-    attention: Callable[[Tape, Structure, Tensor], Tensor],
+    mixes: Callable[[Tape, Structure, Tensor], Tensor],
 ) -> Callable[[Tape, Structure, Tensor, str], Tensor]:
     """A layer of BERT's form, each of whose norms stands behind a sum, around an attention of its
     own."""
 
     def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-        h = dropped(t, s, attention(t, s, x), "attention dropout")
+        h = dropped(t, s, mixes(t, s, x), "attention dropout")
         x = layer_norm(t, add(t, h, x, "residual"), D, "attention.LayerNorm")
         h = plain_mlp(t, x, s.traits.activation, True, ("intermediate.dense", "output.dense"))
         h = dropped(t, s, h, "MLP dropout")
@@ -153,7 +153,7 @@ def layer_around(
     return layer
 
 
-def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("attention", Part.ATTENTION):
         q, k, v = (linear(t, name, x, D, Q / TP, bias=True) for name in ("query", "key", "value"))
         q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
@@ -162,7 +162,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return linear(t, "output.dense", out, Q / TP, D, bias=True)
 
 
-def _pooled(t: Tape, s: Structure, x: Tensor) -> Tensor:
+def pooled(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """What a classifier reads of each sequence: of its first token."""
     (first,) = split(t, x, [(B, D)], sliced=True)
     if s.family in (*ROBERTAS, "electra"):
@@ -191,7 +191,7 @@ def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
             t.parameter(f"pooler.dense.{name}", shape, idle=True)
         return x
     if s.head == CLASSIFICATION:
-        h = dropped(t, s, _pooled(t, s, x), "classifier dropout")
+        h = dropped(t, s, pooled(t, s, x), "classifier dropout")
         return classes_loss(t, s, linear(t, "classifier", h, D, CLASSES, bias=True))
     if s.head == REPLACED:
         h = activation(t, linear(t, "dense", x, D, D, bias=True), s.traits.activation)
@@ -280,19 +280,19 @@ def every_class(stem: str) -> dict[str, str]:
 
 
 FAMILIES = {
-    "bert": encoder(_bert, _embed, _layer, head, every_class("Bert")),
-    "roberta": encoder(_roberta, _embed, _layer, head, every_class("Roberta")),
-    "xlm-roberta": encoder(_xlm_roberta, _embed, _layer, head, every_class("XLMRoberta")),
-    "camembert": encoder(_camembert, _embed, _layer, head, every_class("Camembert")),
+    "bert": encoder(_bert, embed, _layer, head, every_class("Bert")),
+    "roberta": encoder(_roberta, embed, _layer, head, every_class("Roberta")),
+    "xlm-roberta": encoder(_xlm_roberta, embed, _layer, head, every_class("XLMRoberta")),
+    "camembert": encoder(_camembert, embed, _layer, head, every_class("Camembert")),
     "electra": encoder(
         _electra,
-        _embed,
+        embed,
         _layer,
         head,
         {**every_class("Electra"), "ElectraForPreTraining": REPLACED},
     ),
     "distilbert": replace(
-        encoder(_distilbert, _embed, _layer, head, every_class("DistilBert")),
+        encoder(_distilbert, embed, _layer, head, every_class("DistilBert")),
         aliases={
             "hidden_size": "dim",
             "num_attention_heads": "n_heads",

@@ -48,6 +48,7 @@ class Family:
     before             what a model with a tower runs before it, which the bridge reads
     bridge             what leads from the tower's last layer to the first of the main stack
     checkpoints        transformers can run its layers again in backward
+    shares             several of its layers are one set of weights
     carries            its layers read tensors together that need a gradient
     aliases            other names that transformers takes for a key, and the key that is read
                        (attribute_map of its configuration class, or what its constructor renames)
@@ -74,6 +75,7 @@ class Family:
     before: Callable[[Tape, Structure], Tensor] | None = None
     bridge: Callable[[Tape, Structure, Tensor], Tensor | Sequence[Tensor]] | None = None
     checkpoints: bool = True
+    shares: bool = False
     carries: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
     classes: Mapping[str, str] = field(default_factory=dict)

@@ -512,7 +512,8 @@ class Replay:
             groups[BEFORE, "not in the trace"], counts[BEFORE, "not in the trace"] = unseen, 1
         largest = sorted(alike.items(), key=lambda pair: -pair[0][2])[:LARGEST]
         last = len(self.events)
-        steps = sorted(end for name, (_, end) in spans if name.startswith(STEPS))
+        ends = [(name, end) for name, (_, end) in spans if name.startswith(STEPS)]
+        steps = sorted(end for name, end in ends if name == ends[0][0])  # of one optimizer
         gaps = [b - a for a, b in itertools.pairwise(steps) if b > a]
         return Device(
             index, kind, last, self._seconds(last), self._instant(0), self._instant(at),

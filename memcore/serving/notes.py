@@ -10,13 +10,14 @@ from memcore.serving.serve import REMEDY, nothing_fits, of_fewer
 from memcore.serving.server import Server
 from memcore.tape.dims import ceil_div
 from memcore.units import bytes_text
-from memcore.words.engines import POOL, sizes_of_sglang
-from memcore.words.stored import AS_PUBLISHED
+from memcore.words.engines import ENGINES, POOL, sizes_of_sglang
+from memcore.words.stored import AS_PUBLISHED, KV_DTYPES
 
 ENCODER_NOTE = (
     "Serving: the encoder reads the prompt, once; every decoder layer keeps keys and values of all "
     "of its tokens, and of those that are generated. Streams of requests are not simulated."
 )
+WIDE = 16  # bits
 UNSERVED_NOTE = "A paged cache is planned as vLLM has it for Whisper, since it serves no T5."
 
 
@@ -127,7 +128,7 @@ def _stored(plan: Plan) -> list[str]:
     """How weights and the cache are stored, where config.json has a word of its own for it."""
     said, s = plan.architecture.quantization, plan.serve
     if said is None:
-        return []
+        return _of_checkpoints(plan)
     name, planned, notes = shown(said.method)[1:-1], plan.weights.label, []
     if s.weight_dtype == AS_PUBLISHED:
         notes.append(f"Serving: weights are {planned}, as config.json has them ({name}).")
@@ -144,3 +145,19 @@ def _stored(plan: Plan) -> list[str]:
             f"{s.kv_dtype} (serve.kv_dtype)."
         )
     return notes
+
+
+def _of_checkpoints(plan: Plan) -> list[str]:
+    """Of a model without a config.json: how checkpoints of its dtype have the cache."""
+    kept, engine = plan.serve.kv_dtype, ENGINES[plan.engine]
+    # What makes NVFP4 checkpoints quantizes the cache to fp8 unless it is told not to (ModelOpt's
+    # hf_ptq.py, --kv_cache_qformat).
+    wide = plan.weights.matrices == "nvfp4" and KV_DTYPES[kept].bits == WIDE
+    if not (wide and plan.named_engine and engine.follows):
+        return []
+    return [
+        (
+            f"Serving: most checkpoints in NVFP4 ask for a cache in fp8, and {engine.label} follows "
+            f"its checkpoint where nobody says a dtype; that of the plan is in {kept} (serve.kv_dtype)."
+        )
+    ]

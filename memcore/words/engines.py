@@ -97,6 +97,7 @@ class Engine(Word):
               one that is; SGLang's are sizes_of_sglang
     sure      whether it lets a request in only if all can end beside it, and never puts one out
     packs     whether 8-bit latents that an indexer chooses have scales, and 16-bit rotary numbers
+    follows   whether a cache whose dtype nobody says has that of the checkpoint
     alternates   whether a step either reads prompts or generates, prompts first
     kernels   what they reach, by kernels.memory_class; '' for every GPU
     step      seconds that it takes for a step besides its kernels; sequence: more for each
@@ -115,6 +116,7 @@ class Engine(Word):
     tokens: tuple[int, int] = (8192, 8192)
     sure: bool = False
     packs: bool = False
+    follows: bool = False
     alternates: bool = False
     kernels: Mapping[str, Kernels] = field(default_factory=dict)
     step: Constant = NOTHING
@@ -159,6 +161,7 @@ ENGINES = {
         large=1024,
         tokens=(2048, 8192),
         packs=True,
+        follows=True,
         kernels=kernels.VLLM,
         off=kernels.OFF_TODAY,
         sequence=_SEQUENCE,
@@ -177,6 +180,7 @@ ENGINES = {
         "SGLang of 2025 and later.",
         share=POOL,
         packs=True,
+        follows=True,
         alternates=True,
         kernels=kernels.SGLANG,
         off=kernels.OFF_SGLANG,
@@ -191,6 +195,7 @@ ENGINES = {
         "(GUARANTEED_NO_EVICT).",
         share=LEFT,
         sure=True,
+        follows=True,
         kernels=kernels.TENSORRT_LLM,
         off=kernels.OFF_TODAY,
         step=_fitted("a step, TensorRT-LLM", 0.814e-3, "seconds"),

@@ -374,6 +374,20 @@ def test_every_time_of_a_server_is_an_interval(word, arrivals):
     assert 0.75 * s.tpot_seconds < token[0] < s.tpot_seconds < token[1] < 1.5 * s.tpot_seconds
 
 
+@pytest.mark.parametrize(
+    ("engine", "weights", "cache", "said"),
+    [
+        ("vllm", "nvfp4", "bf16", True), ("sglang", "nvfp4", "bf16", True),
+        ("vllm", "nvfp4", "fp8", False), ("vllm", "fp8", "bf16", False),
+        ("auto", "nvfp4", "bf16", False),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_in_nvfp4_has_a_cache_in_fp8(engine, weights, cache, said):
+    words = {"engine": engine, "weight_dtype": weights, "kv_dtype": cache}
+    plan = Plan.of({"cluster": {"gpu": "b200-sxm-180gb", "gpus": 1}, "serve": words})
+    assert any("most checkpoints in NVFP4" in note for note in evaluate(plan).notes) == said
+
+
 def test_where_nothing_fits_there_is_no_interval():
     s = evaluate(Plan.of({"model": "llama-3.1-405b", "serve": {"tp": 1}})).serve
     assert s.tpot_range is s.ttft_range is None

@@ -157,7 +157,8 @@ def _of_checkpoints(plan: Plan) -> list[str]:
         return []
     return [
         (
-            f"Serving: most checkpoints in NVFP4 ask for a cache in fp8, and {engine.label} follows "
-            f"its checkpoint where nobody says a dtype; that of the plan is in {kept} (serve.kv_dtype)."
+            "Serving: most checkpoints in NVFP4 ask for a cache in fp8, and "
+            f"{engine.label} follows its checkpoint where nobody says a dtype; that of the plan is "
+            f"in {kept} (serve.kv_dtype)."
         )
     ]

@@ -19,7 +19,7 @@ from memcore.models.families import FAMILIES
 from memcore.models.model import Model
 from memcore.plan.rule import Remedy, Rule, each, issues_of, only, to
 from memcore.tape.dims import maximum
-from memcore.tape.structure import CAUSAL
+from memcore.tape.structure import CAUSAL, CLASSIFICATION
 from memcore.words import engines
 from memcore.words.optimizers import AWARE, DEEPSPEED_OPTIMIZERS, OPTIMIZERS
 from memcore.words.precision import BY_TENSOR, PURE
@@ -1158,6 +1158,9 @@ def _alone_rules(plan: Plan, model: Model) -> list[Rule]:
                 to("serve.weight_dtype", "bf16"),
             )
         )
+    if model.encoder_decoder and model.head == CLASSIFICATION:
+        why = f"the decoder of a classifier of {name} reads the tokens that its encoder does"
+        rules.append(only(plan, "train.target_len", [t.seq_len], why))
     if FAMILIES[name].shares:
         why = f"layers of {name} that are one set of weights are not planned shared out"
         rules += [

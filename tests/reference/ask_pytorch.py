@@ -267,7 +267,10 @@ def group(experts):
 
 def kind_of_tensors(config):
     """What the tensors of a model are: without values, but where its code asks for them."""
-    asks = config.get("architectures") == ["DebertaV2ForSequenceClassification"]  # which has labels
+    # Which of its tokens has a label, or ends a sequence.
+    asks = config.get("architectures") in (["DebertaV2ForSequenceClassification"],
+                                           ["BartForSequenceClassification"],
+                                           ["MBartForSequenceClassification"])  # fmt: skip
     looped = asks or config["model_type"] in LOOPED
     return contextlib.nullcontext() if looped else FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -390,6 +393,10 @@ def inputs(config, words):
         features = torch.randn(batch, config.num_mel_bins, 2 * words["seq"])
         labels = torch.randint(0, config.vocab_size, (batch, words["target_len"]))
         return {"input_features": features, "labels": labels, "use_cache": False}
+    if config.is_encoder_decoder and config.architectures:  # each sequence ends once
+        ids = ids.clamp(min=config.eos_token_id + 1)
+        ids[:, -1] = config.eos_token_id
+        return {"input_ids": ids, "labels": torch.randint(0, config.num_labels, (batch,))}
     if config.is_encoder_decoder:
         labels = torch.randint(0, config.vocab_size, (batch, words["target_len"]))
         return {"input_ids": ids, "labels": labels, "use_cache": False}

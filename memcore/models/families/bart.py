@@ -17,6 +17,7 @@ from memcore.layers.ops import (
     TOKENS,
     activation,
     attention_core,
+    classes_loss,
     dropped,
     labelled_loss,
 )
@@ -25,10 +26,19 @@ from memcore.models.families.family import ALL, HF_ONLY, Family
 from memcore.models.families.t5 import ENCODER, HEARD
 from memcore.models.families.whisper import ALIASES, HEARD_HEADS, across
 from memcore.models.model import Model
-from memcore.tape.dims import CP, POSITIONS, TP, VOCAB, D, F, Q, S, Shape
+from memcore.tape.dims import CLASSES, CP, POSITIONS, TP, VOCAB, B, D, F, Q, S, Shape
 from memcore.tape.kinds import EVERY, FULL, Part
-from memcore.tape.primitives import add, dropout, embedding, heads_first, layer_norm, linear, scale
-from memcore.tape.structure import CAUSAL, Structure, Traits
+from memcore.tape.primitives import (
+    add,
+    dropout,
+    embedding,
+    heads_first,
+    keeps_result,
+    layer_norm,
+    linear,
+    scale,
+)
+from memcore.tape.structure import CAUSAL, CLASSIFICATION, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 # Positions: trained; the same, of all sequences at once; a frozen table; a buffer.
@@ -63,6 +73,11 @@ def _reads(
         k.refuse("is_encoder_decoder", True)
         k.refuse("tie_word_embeddings", True)
         k.refuse("share_encoder_decoder_embeddings", True)
+        classifies = k.head == CLASSIFICATION
+        if classifies:
+            k.refuse("problem_type", None, "single_label_classification")
+            if family == "bart" and "id2label" not in k.config:
+                k.config = {"num_labels": 3, **k.config}
         hidden = k.count("d_model", sizes[0])
         words = k.count("vocab_size", vocab)
         k.refuse("decoder_vocab_size", words, None)
@@ -72,6 +87,7 @@ def _reads(
             attention_dropout=k.dropout("attention_dropout", dropped),
             residual_dropout=k.dropout("dropout", 0.1),
             activation_dropout=k.dropout("activation_dropout", 0.0),
+            label_dropout=classifies and k.dropout("classifier_dropout", 0.0),
             **own,  # type: ignore[arg-type]
         )
         layerdrop = 0.05 if family == "m2m_100" else 0.0
@@ -214,6 +230,8 @@ def feed_forward(t: Tape, s: Structure, x: Tensor) -> Tensor:
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.traits.final_norm:
         x = layer_norm(t, x, D, "decoder.layer_norm")
+    if s.head == CLASSIFICATION:
+        return _classified(t, s, x)
     logits = linear(t, "lm_head", x, D, VOCAB / TP, bias=False, tied=True)
     if s.traits.head_bias:  # a buffer, of noughts
         bias = t.buffer("final_logits_bias", (1, VOCAB / TP), s.buffers or t.parameter_dtype)
@@ -223,10 +241,25 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return loss
 
 
-def _family(config: Callable[[Keys, str], Model], name: str) -> Family:
+def _classified(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """Of each sequence its last token, which ends it, through two layers."""
+    ends = t.new("which tokens end a sequence", TOKENS, "bool")
+    t.start("last tokens", x)
+    h = t.new("of the last tokens", (B, D), x.dtype)
+    t.finish("last tokens", [x], h, [ends], lambda g: [t.new("grad", x.shape, x.dtype)])
+    if s.traits.label_dropout:
+        h = dropout(t, h, "dropout of states")
+    h = keeps_result(t, linear(t, "dense", h, D, D, bias=True), "tanh")
+    if s.traits.label_dropout:
+        h = dropout(t, h, "dropout")
+    return classes_loss(t, s, linear(t, "out_proj", h, D, CLASSES, bias=True))
+
+
+def _family(config: Callable[[Keys, str], Model], name: str, classifier: str = "") -> Family:
+    classes = {name: CAUSAL} | ({classifier: CLASSIFICATION} if classifier else {})
     return Family(
         config, _embed, _layer, _head, kernels=HF_ONLY, losses=("eager",), alone=True,
-        bridge=_bridge, carries=True, arguments=ALL, classes={name: CAUSAL},
+        bridge=_bridge, carries=True, arguments=ALL, classes=classes,
         aliases=ALIASES | {"initializer_range": "init_std"},
     )  # fmt: skip
 
@@ -251,11 +284,11 @@ _SMALL = _reads(
     norm_first=False, embedding_normed=True, final_norm=False, head_bias=True,
 )  # fmt: skip
 FAMILIES = {
-    "bart": _family(_BART, "BartForConditionalGeneration"),
-    "mbart": _family(_MBART, "MBartForConditionalGeneration"),
+    "bart": _family(_BART, "BartForConditionalGeneration", "BartForSequenceClassification"),
+    "mbart": _family(_MBART, "MBartForConditionalGeneration", "MBartForSequenceClassification"),
     "pegasus": _family(_PEGASUS, "PegasusForConditionalGeneration"),
     "marian": _family(_MARIAN, "MarianMTModel"),
-    "plbart": _family(_PLBART, "PLBartForConditionalGeneration"),
+    "plbart": _family(_PLBART, "PLBartForConditionalGeneration", "PLBartForSequenceClassification"),
     "blenderbot": _family(_BLENDERBOT, "BlenderbotForConditionalGeneration"),
     "blenderbot-small": _family(_SMALL, "BlenderbotSmallForConditionalGeneration"),
     "m2m_100": _family(_M2M100, "M2M100ForConditionalGeneration"),

@@ -69,7 +69,8 @@ def test_more_work_never_needs_less(plan, field, more):
 def test_more_layers_never_need_less(plan, more):
     bigger = evaluate(plan.changed("model", deeper(plan.model, more)))
     smaller = evaluate(plan)
-    assert bigger.parameters > smaller.parameters
+    added = bigger.parameters - smaller.parameters
+    assert added == 0 if FAMILIES[plan.model["model_type"]].shares else added > 0
     assert bigger.memory.allocated_bytes >= smaller.memory.allocated_bytes
     assert bigger.time.step_seconds > smaller.time.step_seconds
 

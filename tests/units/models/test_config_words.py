@@ -144,6 +144,30 @@ def test_a_wrapper_of_a_known_family_that_is_not_known_itself():
     assert parameters(model) - parameters(from_config(tied)) == 151_936 * 896
 
 
+def test_what_a_wrapper_s_text_says_of_its_image_is_no_part_of_the_text():
+    """transformers 5 writes it into PaliGemma's text_config; a Gemma of that kind is refused."""
+    text = {"model_type": "gemma", "hidden_size": 64, "num_hidden_layers": 2,
+            "use_bidirectional_attention": True}  # fmt: skip
+    alone = text | {"use_bidirectional_attention": None}
+    wrapped = from_config({"model_type": "paligemma", "text_config": text})
+    assert parameters(wrapped) == parameters(from_config(alone))
+    with pytest.raises(PlanError, match="use_bidirectional_attention"):
+        from_config(text)
+
+
+def test_llama_3_2_vision_has_the_parameters_of_its_class():
+    """MllamaForConditionalGeneration of 11B: 10,670,220,835, of its text 9,775,192,080."""
+    text = {"hidden_size": 4096, "num_hidden_layers": 40, "num_attention_heads": 32}
+    ratios = [[a, b] for a in range(1, 5) for b in range(1, 5) if a * b <= 4]
+    model = from_config({
+        "model_type": "mllama",
+        "text_config": text,
+        "vision_config": {"image_size": 560, "supported_aspect_ratios": ratios},
+    })  # fmt: skip
+    assert parameters(model) == 9_775_192_080
+    assert f"{10_670_220_835 - 9_775_192_080:,} parameters" in model.notes[-1]
+
+
 def test_how_a_wrapper_s_weights_are_stored_is_so_of_the_model_in_it():
     stored = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
     outside = evaluate(Plan(model=QWEN_27B | stored)).serve.weights_bytes

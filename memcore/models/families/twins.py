@@ -179,6 +179,30 @@ def _unified(config: Config) -> Config:
     return {**config, "hidden_size_per_layer_input": 0, "enable_moe_block": False}
 
 
+def _refined_web(config: Config) -> Config:
+    """Falcon's files of before transformers had it: of the 40B the layer has two norms beside each
+    other, and heads of keys."""
+    return {**config, "new_decoder_architecture": config["model_type"] == "RefinedWeb"}
+
+
+def _phi(config: Config) -> Config:
+    """Phi-1.5's and 2's files of before transformers had them: n_inner of null is four times the
+    width, and rotary_dim counts dimensions."""
+    width, heads = _number(config, "n_embd", 2048), _number(config, "n_head", 32)
+    turned = _number(config, "rotary_dim", 32)
+    return {
+        **_without(config, "n_inner", "rotary_dim"),
+        "intermediate_size": _number(config, "n_inner", 4 * width),
+        "partial_rotary_factor": turned * heads / width,
+    }
+
+
+def _chatglm(config: Config) -> Config:
+    """Of 2 and 3; the first has layers of its own (2D positions, LayerNorm, no gates)."""
+    _as(config, position_encoding_2d=False, inner_hidden_size=None)
+    return config
+
+
 SWITCHES = ("attn_mode", "fuse_cross_entropy", "fuse_norm", "fuse_swiglu", "use_gate",
             "use_short_conv")  # fmt: skip
 
@@ -262,7 +286,42 @@ TWINS: dict[str, Twin] = {
     "chatglm": Twin(
         "glm",
         {"ChatGLMModel": CAUSAL, "ChatGLMForConditionalGeneration": CAUSAL},
+        reads=_chatglm,
         note=_jointly("ChatGLM", "GLM"),
+    ),
+    **dict.fromkeys(
+        ("phi-msft", "mixformer-sequential"),
+        Twin(
+            "phi",
+            {"PhiForCausalLM": CAUSAL, "MixFormerSequentialForCausalLM": CAUSAL},
+            {
+                "n_embd": "hidden_size",
+                "n_head": "num_attention_heads",
+                "n_layer": "num_hidden_layers",
+                "n_positions": "max_position_embeddings",
+                "activation_function": "hidden_act",
+            },
+            _phi,
+            _jointly("Phi's code of 2023", "Phi"),
+        ),
+    ),
+    **dict.fromkeys(
+        ("RefinedWeb", "RefinedWebModel"),
+        Twin(
+            "falcon",
+            {"RWForCausalLM": CAUSAL, "RWModel": EMBEDDING},
+            {
+                "n_head": "num_attention_heads",
+                "n_layer": "num_hidden_layers",
+                "n_head_kv": "num_kv_heads",
+            },
+            _refined_web,
+        ),
+    ),
+    "stablelm_epoch": Twin(
+        "stablelm",
+        decoder_classes("StableLMEpoch", classifier=False),
+        {"rope_pct": "partial_rotary_factor", "norm_eps": "layer_norm_eps"},
     ),
     "phi4mm": Twin("phi3", {"Phi4MMForCausalLM": CAUSAL}, note=_PHI),
     "phi4_multimodal": Twin("phi3", {"Phi4MultimodalForCausalLM": CAUSAL}, note=_PHI),

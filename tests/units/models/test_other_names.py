@@ -31,6 +31,47 @@ def test_chatglm_is_glm_by_other_keys():
     assert "planned as GLM" in model.notes[0]
 
 
+def test_the_first_chatglm_is_refused():
+    with pytest.raises(PlanError, match="position_encoding_2d"):
+        from_config(CHATGLM | {"position_encoding_2d": True})
+
+
+BEFORE = {  # files of before transformers had their families, and their parameters as published
+    "tiiuae/falcon-7b": (6_921_720_704, {
+        "model_type": "RefinedWebModel", "architectures": ["RWForCausalLM"], "hidden_size": 4544,
+        "n_head": 71, "n_layer": 32, "multi_query": True, "parallel_attn": True, "bias": False,
+        "alibi": False, "vocab_size": 65_024,
+    }),
+    "tiiuae/falcon-40b": (41_303_293_952, {
+        "model_type": "RefinedWeb", "architectures": ["RWForCausalLM"], "hidden_size": 8192,
+        "n_head": 128, "n_head_kv": 8, "n_layer": 60, "parallel_attn": True, "bias": False,
+        "alibi": False, "vocab_size": 65_024,
+    }),
+    "microsoft/phi-1_5": (1_418_270_720, {
+        "model_type": "mixformer-sequential", "architectures": ["MixFormerSequentialForCausalLM"],
+        "n_embd": 2048, "n_head": 32, "n_layer": 24, "n_positions": 2048, "n_inner": None,
+        "rotary_dim": 32, "vocab_size": 51_200, "activation_function": "gelu_new",
+    }),
+    "microsoft/phi-2": (2_779_683_840, {
+        "model_type": "phi-msft", "architectures": ["PhiForCausalLM"], "n_embd": 2560,
+        "n_head": 32, "n_layer": 32, "n_positions": 2048, "n_inner": None, "rotary_dim": 32,
+        "vocab_size": 51_200, "activation_function": "gelu_new",
+    }),
+    "stabilityai/stablelm-3b-4e1t": (2_795_443_200, {
+        "model_type": "stablelm_epoch", "architectures": ["StableLMEpochForCausalLM"],
+        "hidden_size": 2560, "intermediate_size": 6912, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 32, "rope_pct": 0.25, "norm_eps": 1e-5,
+        "vocab_size": 50_304, "tie_word_embeddings": False,
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_a_file_of_before_is_its_family(name):
+    count, config = BEFORE[name]
+    assert parameters(from_config(config)) == count
+
+
 @pytest.mark.parametrize("key", ["rmsnorm", "post_layer_norm", "multi_query_attention"])
 def test_another_chatglm_is_refused(key):
     with pytest.raises(PlanError, match=key):

@@ -197,6 +197,14 @@ def _phi(config: Config) -> Config:
     }
 
 
+def _minicpm_v(config: Config) -> Config:
+    """Of 2.6 the text is Qwen2's; that of other versions is another model's."""
+    if str(config.get("version")) != "2.6":
+        message = f"{shown(config.get('version'))} is not known: 2.6 is, whose text is Qwen2's"
+        raise PlanError([Issue("model.version", message)])
+    return _without(config, "vision_config", "version")
+
+
 def _chatglm(config: Config) -> Config:
     """Of 2 and 3; the first has layers of its own (2D positions, LayerNorm, no gates)."""
     _as(config, position_encoding_2d=False, inner_hidden_size=None)
@@ -275,6 +283,11 @@ _PHI = (
     "before it, and its adapters for them, are left out, their weights too."
 )
 
+_MINICPM = (
+    "Of MiniCPM-V and MiniCPM-o the language model is planned, as Qwen2. What reads images and "
+    "sound before it, and what speaks, are left out, their weights too."
+)
+
 # The same code and the same keys where nothing else is said (vLLM's registry maps some of them so).
 # MiMo's is Qwen2's with layers for multi-token prediction, which it loads and does not run
 # (huggingface.co/XiaomiMiMo/MiMo-7B-Base, modeling_mimo.py). ChatGLM's files of 2 and 3 name the
@@ -323,6 +336,11 @@ TWINS: dict[str, Twin] = {
         decoder_classes("StableLMEpoch", classifier=False),
         {"rope_pct": "partial_rotary_factor", "norm_eps": "layer_norm_eps"},
     ),
+    "skywork": Twin("llama", decoder_classes("Skywork")),
+    **{
+        kind: Twin("qwen2", {f"MiniCPM{kind[-1].upper()}": CAUSAL}, reads=_minicpm_v, note=_MINICPM)
+        for kind in ("minicpmv", "minicpmo")
+    },
     "phi4mm": Twin("phi3", {"Phi4MMForCausalLM": CAUSAL}, note=_PHI),
     "phi4_multimodal": Twin("phi3", {"Phi4MultimodalForCausalLM": CAUSAL}, note=_PHI),
     "baichuan": Twin(

@@ -66,6 +66,32 @@ BEFORE = {  # files of before transformers had their families, and their paramet
 }  # fmt: skip
 
 
+MINICPM = {  # openbmb/MiniCPM-V-2_6
+    "model_type": "minicpmv", "architectures": ["MiniCPMV"], "version": 2.6, "hidden_size": 3584,
+    "intermediate_size": 18_944, "num_hidden_layers": 28, "num_attention_heads": 28,
+    "num_key_value_heads": 4, "vocab_size": 151_666, "tie_word_embeddings": False,
+    "vision_config": {"model_type": "siglip", "hidden_size": 1152}, "query_num": 64,
+}  # fmt: skip
+
+
+def test_of_minicpm_v_the_language_model_is_planned():
+    model = from_config(MINICPM)
+    text = {k: v for k, v in MINICPM.items() if k not in ("architectures", "vision_config")}
+    assert parameters(model) == parameters(from_config(text | {"model_type": "qwen2"}))
+    assert "left out" in model.notes[0]
+    with pytest.raises(PlanError, match="version"):
+        from_config(MINICPM | {"version": 4.5})
+
+
+def test_skywork_is_llama_by_name():
+    skywork = {
+        "model_type": "skywork", "architectures": ["SkyworkForCausalLM"], "hidden_size": 4608,
+        "intermediate_size": 12_288, "num_hidden_layers": 52, "num_attention_heads": 36,
+        "num_key_value_heads": 36, "vocab_size": 65_519,
+    }  # fmt: skip
+    assert round(parameters(from_config(skywork)) / 1e9, 2) == 13.85
+
+
 @pytest.mark.parametrize("name", BEFORE)
 def test_a_file_of_before_is_its_family(name):
     count, config = BEFORE[name]

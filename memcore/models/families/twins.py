@@ -283,6 +283,10 @@ _PHI = (
     "before it, and its adapters for them, are left out, their weights too."
 )
 
+_PHI_3 = (
+    "Of Phi-3-vision and Phi-3.5-vision the language model is planned, as Phi-3. What reads images "
+    "before it is left out, its weights too."
+)
 _MINICPM = (
     "Of MiniCPM-V and MiniCPM-o the language model is planned, as Qwen2. What reads images and "
     "sound before it, and what speaks, are left out, their weights too."
@@ -341,6 +345,7 @@ TWINS: dict[str, Twin] = {
         kind: Twin("qwen2", {f"MiniCPM{kind[-1].upper()}": CAUSAL}, reads=_minicpm_v, note=_MINICPM)
         for kind in ("minicpmv", "minicpmo")
     },
+    "phi3_v": Twin("phi3", {"Phi3VForCausalLM": CAUSAL}, note=_PHI_3),
     "phi4mm": Twin("phi3", {"Phi4MMForCausalLM": CAUSAL}, note=_PHI),
     "phi4_multimodal": Twin("phi3", {"Phi4MultimodalForCausalLM": CAUSAL}, note=_PHI),
     "baichuan": Twin(

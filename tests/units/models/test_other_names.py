@@ -83,6 +83,28 @@ def test_of_minicpm_v_the_language_model_is_planned():
         from_config(MINICPM | {"version": 4.5})
 
 
+def test_of_phi_3_5_vision_the_language_model_is_planned():
+    vision = {
+        "model_type": "phi3_v", "architectures": ["Phi3VForCausalLM"], "hidden_size": 3072,
+        "intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "vocab_size": 32_064, "img_processor": {"name": "clip_vision_model", "num_img_tokens": 144},
+    }  # fmt: skip
+    model = from_config(vision)
+    assert parameters(model) == 3_821_079_552  # as Phi-3-mini
+    assert "left out" in model.notes[0]
+
+
+@pytest.mark.parametrize("name", ["H2OVLChatModel", "NVLM_D_Model", "Ovis", "UltravoxModel"])
+def test_classes_of_their_own_that_write_text_are_wrappers(name):
+    inner = QWEN_2 | {"model_type": "qwen2"}
+    model = from_config({"model_type": "one", "architectures": [name], "text_config": inner})
+    assert parameters(model) == parameters(from_config(inner))
+
+
+QWEN_2 = {"hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2,
+          "num_hidden_layers": 2, "vocab_size": 1000, "intermediate_size": 4864}  # fmt: skip
+
+
 def test_skywork_is_llama_by_name():
     skywork = {
         "model_type": "skywork", "architectures": ["SkyworkForCausalLM"], "hidden_size": 4608,

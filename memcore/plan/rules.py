@@ -1161,8 +1161,8 @@ def _alone_rules(plan: Plan, model: Model) -> list[Rule]:
     if model.encoder_decoder and model.head == CLASSIFICATION:
         why = f"the decoder of a classifier of {name} reads the tokens that its encoder does"
         rules.append(only(plan, "train.target_len", [t.seq_len], why))
-    if FAMILIES[name].shares:
-        why = f"layers of {name} that are one set of weights are not planned shared out"
+    if FAMILIES[name].unsharded:
+        why = f"{name} is not planned shared out: {FAMILIES[name].unsharded}"
         rules += [
             only(plan, "train.framework", UNSHARDED, why),
             only(plan, "train.offload_parameters", ["none"], why),

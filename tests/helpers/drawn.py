@@ -121,7 +121,7 @@ def plans(draw):
     known = [f for f in known if f not in STATES]  # see test_trained_states.py
     if framework not in ("pytorch", "fsdp2"):
         known = [f for f in known if not FAMILIES[f].alone]
-    known = [f for f in known if framework == "pytorch" or not FAMILIES[f].shares]
+    known = [f for f in known if framework == "pytorch" or not FAMILIES[f].unsharded]
     model = draw(configs(known))
     family = model["model_type"]
     others = [k for k in FAMILIES[family].kernels if k != "megatron"]

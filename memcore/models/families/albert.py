@@ -68,6 +68,6 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 FAMILY = replace(
     encoder(_config, bert.embed, _layer, _head, bert.every_class("Albert")),
-    checkpoints=False, shares=True,
+    checkpoints=False, shares=True, unsharded="its layers are one set of weights",
     note="Its code in transformers has no checkpointing: layers keep all that backward needs.",
 )  # fmt: skip

@@ -205,7 +205,7 @@ FAMILIES = {
     "clip": replace(
         encoder(_both, embed_text, layer, _compared, {"CLIPModel": ALIKE}),
         bridge=_bridge, arguments=MASK,
-        note="FSDP2 refuses its logit_scale, which has no dimension: make it one of one number.",
+        unsharded="FSDP2 refuses its logit_scale, a parameter without a dimension",
     ),
     "clip_vision_model": encoder(
         _vision, _embed, layer, _vision_head, {

@@ -49,6 +49,7 @@ class Family:
     bridge             what leads from the tower's last layer to the first of the main stack
     checkpoints        transformers can run its layers again in backward
     shares             several of its layers are one set of weights
+    unsharded          why its weights are not planned shared out over ranks
     carries            its layers read tensors together that need a gradient
     aliases            other names that transformers takes for a key, and the key that is read
                        (attribute_map of its configuration class, or what its constructor renames)
@@ -76,6 +77,7 @@ class Family:
     bridge: Callable[[Tape, Structure, Tensor], Tensor | Sequence[Tensor]] | None = None
     checkpoints: bool = True
     shares: bool = False
+    unsharded: str = ""
     carries: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
     classes: Mapping[str, str] = field(default_factory=dict)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from drawn import deeper, plans
-from hypothesis import assume, given
+from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 from swept import peaks
 
@@ -58,8 +58,10 @@ def test_more_work_never_needs_less(plan, field, more):
     value = document["train"][field] + more
     assume(not (field == "seq_len" and value > plan.architecture.max_positions))
     assume(not (field == "seq_len" and plan.architecture.image))
-    assume(not refused(document | {"train": document["train"] | {field: value}}))
-    bigger = evaluate(plan.changed(f"train.{field}", value))
+    try:
+        bigger = evaluate(plan.changed(f"train.{field}", value))
+    except PlanError:
+        reject()
     smaller = evaluate(plan)
     assert bigger.memory.allocated_bytes >= smaller.memory.allocated_bytes
     assert bigger.time.step_seconds >= smaller.time.step_seconds * (1 - ROUNDING)
@@ -89,15 +91,16 @@ def test_a_higher_zero_stage_keeps_no_more(plan):
         plan = plan.changed("train.stage3_param_persistence_threshold", 0)
 
     def stays(zero):
-        memory = evaluate(plan.changed("train.zero", zero)).memory
+        try:
+            memory = evaluate(plan.changed("train.zero", zero)).memory
+        except PlanError:
+            return None
         step = next(m for m in memory.timeline if m.id == "optimizer-step")
         kept = ("parameters", "gradients", "optimizer_states")
         return sum(step.consumers[c] for c in kept) if own else step.bytes
 
-    def planned(zero):
-        return not refused(plan.document() | {"train": plan.document()["train"] | {"zero": zero}})
-
-    kept = [stays(zero) for zero in FRAMEWORKS[plan.train.framework].zero if planned(zero)]
+    stages = map(stays, FRAMEWORKS[plan.train.framework].zero)
+    kept = [size for size in stages if size is not None]
     assert kept == sorted(kept, reverse=True)
 
 
@@ -124,12 +127,12 @@ def test_shards_add_up_to_the_whole_plus_padding(plan, ranks):
     def resident(gpus):
         document["cluster"] |= {"gpus": gpus, "gpus_per_node": 128}
         report = evaluate(Plan.of(document))
-        return report.memory.consumers["parameters"], report.parameters
+        return report.memory.consumers["parameters"], report
 
-    whole, parameters = resident(1)
-    shard, _ = resident(ranks)
-    width = whole / parameters
-    rows = [r for r in evaluate(Plan.of(document)).ledger if r.consumer == "parameters"]
+    whole, alone = resident(1)
+    shard, shared = resident(ranks)
+    width = whole / alone.parameters
+    rows = [r for r in shared.ledger if r.consumer == "parameters"]
     padding = sum(r.count * ranks * _row_bytes(r) for r in rows)
     assert whole <= shard * ranks <= whole + padding
     assert width in (2, 4)

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from streamed import paged
 from tables import each
 
 from memcore.errors import PlanError
@@ -554,7 +555,7 @@ def test_a_simulated_stream_generates_as_many_at_once_as_a_step_leaves():
     serve = {**LOAD, **lengths, "concurrency": 64, "max_batched_tokens": 64, "requests": 2000}
     plan = Plan(model="llama-3.2-1b", cluster={"gpus": 1}, serve=serve)
     assert evaluate(plan).serve.running == 32
-    run = next(r for r in simulate(plan).runs if r.strategy == "paged")
+    run = paged(plan)
     steps = 2000 * 30 / run.iterations  # tokens that come out of one
     assert steps == pytest.approx(32, rel=0.05)
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 from explained import checked
+from streamed import paged
 
 from memcore.evaluate import evaluate
 from memcore.explain.book import Book
@@ -11,7 +12,6 @@ from memcore.plan.link import decode
 from memcore.plan.plan import Plan
 from memcore.serving.server import Server, chosen
 from memcore.serving.time import of_running, parts, rates_of
-from memcore.stream.simulation import simulate
 from memcore.tape.dims import CHOSEN
 from memcore.words.engines import ENGINES
 from memcore.words.serving import RUNTIMES
@@ -82,7 +82,7 @@ def test_more_in_a_closed_loop_give_more_and_wait_longer():
 
 def test_what_a_closed_loop_says_is_what_its_stream_says():
     plan = loop(lengths="fixed", requests=400, max_seq_len=2048, prefill="chunked")
-    stream = next(r for r in simulate(plan).runs if r.strategy == "paged")
+    stream = paged(plan)
     s = evaluate(plan).serve
     assert stream.tokens_per_second == pytest.approx(s.tokens_per_second, rel=0.15)
     assert stream.concurrency_peak == 32
@@ -101,7 +101,7 @@ def test_requests_of_sglang_come_in_waves(at_once, prompt, output):
     first = []
     for lengths in ({"lengths": "fixed"}, apart):
         plan = loop(at_once, **words, **lengths)
-        simulated = next(r for r in simulate(plan).runs if r.strategy == "paged").ttft.mean
+        simulated = paged(plan).ttft.mean
         s = evaluate(plan).serve
         assert s.ttft_seconds == pytest.approx(simulated, rel=0.2)
         checked(Book(plan, evaluate(plan)))
@@ -125,11 +125,9 @@ def test_tensorrt_llm_lets_in_only_who_can_end():
     words = {"arrivals": "burst", "lengths": "fixed", "requests": 300, "prompt_len": 128}
     more = {"output_len": 2048, "concurrency": 512, "max_seq_len": 2176, "prefill": "chunked"}
 
-    def paged(engine):
-        plan = loop(engine=engine, **words, **more)
-        return next(r for r in simulate(plan).runs if r.strategy == "paged")
-
-    others, sure = paged("vllm"), paged("tensorrt-llm")
+    others, sure = (
+        paged(loop(engine=engine, **words, **more)) for engine in ("vllm", "tensorrt-llm")
+    )
     assert others.preemptions > 100 > sure.preemptions == 0
     assert sure.completed == 300
     assert sure.concurrency_peak < others.concurrency_peak
@@ -149,7 +147,7 @@ def test_where_memory_is_short_a_loop_says_what_its_stream_says(engine):
         }
     )
     s = evaluate(plan).serve
-    stream = next(r for r in simulate(plan).runs if r.strategy == "paged")
+    stream = paged(plan)
     sure = ENGINES[engine].sure
     assert (s.running > s.max_concurrency) is not sure
     assert s.ttft_seconds == pytest.approx(stream.ttft.mean, rel=0.2)
@@ -174,7 +172,7 @@ def test_where_sequences_are_put_out_as_much_is_read_again_as_is_generated(engin
         }
     )
     s, server = evaluate(plan).serve, Server.of(plan)
-    stream = next(r for r in simulate(plan).runs if r.strategy == "paged")
+    stream = paged(plan)
     again = stream.recomputed_tokens / stream.completed
     assert again == pytest.approx(output, rel=0.15)
     assert server.numbers.serve.again_tokens == output

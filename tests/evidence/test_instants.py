@@ -4,6 +4,7 @@ The tracker says at its peak how many bytes of each kind are alive. Which weight
 which gradients are reduced already and which buffer a reduction holds tell the instants apart.
 """
 
+import functools
 import json
 from collections import Counter
 
@@ -50,21 +51,27 @@ def kind_of(row):
     return "reduced gradients" if sharded else "other"
 
 
-def ours_at_peak(plan):
-    """Our peak of forward and backward: its instant, and bytes by kind."""
+@functools.cache  # two tests ask of each row
+def ours_at_peak(at_row):
+    """Our peak of forward and backward: its instant's name, and bytes by kind."""
+    plan = evidence.plan_of(ROWS[at_row])
     step, amounts = step_of(plan), Amounts(training_sizes(plan))
     found = [(*instant_bytes(i, amounts), i) for i in step.instants if i.id != "optimizer-step"]
     _, at, peak = max(found, key=lambda f: f[0])
     kinds = Counter()
     for row, count, size in rows_alive(peak, at, amounts):
         kinds[kind_of(row)] += count * size
-    return peak, kinds
+    return peak.id, kinds
 
 
-@each("row", ROWS, ids=lambda r: "-".join(list(r.values())[1:9]))
-def test_the_same_kinds_are_alive(row):
-    peak, ours = ours_at_peak(evidence.plan_of(row))
-    theirs = Counter()
+def name(at_row):
+    return "-".join(list(ROWS[at_row].values())[1:9])
+
+
+@each("at_row", range(len(ROWS)), ids=name)
+def test_the_same_kinds_are_alive(at_row):
+    row, (peak, kinds) = ROWS[at_row], ours_at_peak(at_row)
+    ours, theirs = Counter(kinds), Counter()
     for word, n in json.loads(row["detail"]).items():
         if word in KINDS:
             theirs[KINDS[word]] += n
@@ -73,18 +80,17 @@ def test_the_same_kinds_are_alive(row):
     autocast = row["regime"] == "autocast"
     room = int(row["value"]) * (TOLERANCE_AUTOCAST if autocast else TOLERANCE)
     apart = {k: ours[k] - theirs[k] for k in {*ours, *theirs} if abs(ours[k] - theirs[k]) > room}
-    assert not apart, f"at {peak.id}: {apart} bytes apart"
+    assert not apart, f"at {peak}: {apart} bytes apart"
 
 
-@each("row", ROWS, ids=lambda r: "-".join(list(r.values())[1:9]))
-def test_the_peak_is_before_or_after_the_gradients_exist(row):
+@each("at_row", range(len(ROWS)), ids=name)
+def test_the_peak_is_before_or_after_the_gradients_exist(at_row):
     """Without FSDP: which gradients are whole already. Those of the block that is running may be
     the tracker's 'Temp' still."""
-    detail = json.loads(row["detail"])
-    peak, _ = ours_at_peak(evidence.plan_of(row))
-    forward = peak.id in ("loss", "loss-backward", "forward-last-layer", "root-gather")
+    detail, (peak, _) = json.loads(ROWS[at_row]["detail"]), ours_at_peak(at_row)
+    forward = peak in ("loss", "loss-backward", "forward-last-layer", "root-gather")
     had = detail.get("Gradient", 0) + detail.get("Sharded Grad", 0)
-    assert forward == (had == 0), (peak.id, had)
+    assert forward == (had == 0), (peak, had)
 
 
 @pytest.mark.parametrize(

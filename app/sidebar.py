@@ -80,7 +80,7 @@ def _shown() -> Any:
     a group unfolded."""
     found = st.session_state.get("find")
     free = FREE - {found}
-    unfolded = [st.session_state.get(f"folded_{title}") for title in (*GROUPS, NODE)]
+    unfolded = [bool(st.session_state.get(f"folded_{title}")) for title in (*GROUPS, NODE)]
     draft = [
         {name: value for name, value in fields.items() if f"{part}.{name}" not in free}
         if isinstance(fields, dict)

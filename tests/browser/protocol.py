@@ -25,7 +25,8 @@ class Tab:
         address = url.replace("http", "ws", 1) + "/_stcore/stream"
         self.opening = connect(address, subprotocols=["streamlit"], max_size=None, compression=None)
         self.query = query
-        self.page = ""
+        self.page = self.entry = ""  # hashes: of the view, and of the script that draws all of them
+        self.ended: list[int] = []  # of each run since something was sent: how it ended
         self.ids: dict[str, str] = {}  # of widgets, by their labels
         self.shown: dict[str, tuple[str, Any]] = {}  # by their ids: the kind of value, the value
         self.fragments: dict[str, str] = {}  # by their ids, what is drawn again alone
@@ -60,6 +61,7 @@ class Tab:
                 getattr(state, kind).data.extend(value)
             elif value is not None:
                 setattr(state, kind, value)
+        self.ended = []
         self.socket.send(message.SerializeToString())
 
     def rest(self) -> bool:
@@ -123,6 +125,9 @@ class Tab:
         kind = message.WhichOneof("type")
         if kind == "new_session":
             self.page = message.new_session.page_script_hash
+            self.entry = message.new_session.main_script_hash
+        elif kind == "script_finished":
+            self.ended.append(message.script_finished)
         elif kind == "navigation":
             self.page = message.navigation.page_script_hash
         elif kind == "page_info_changed":

@@ -13,6 +13,7 @@ import pytest
 import reading
 from playwright.sync_api import Locator, Page, expect
 from protocol import Tab
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 import rig
 from app import rest
@@ -116,6 +117,21 @@ def test_a_change_in_a_fragment_that_is_gone_is_answered(server: rig.Server) -> 
         tab.send()
         assert tab.listen(until=time.monotonic() + 60), "no run ends"
         assert decoded(tab.query).train.micro_batch == 4
+
+
+def test_a_number_draws_the_body_alone_also_where_the_page_is_named_otherwise(
+    server: rig.Server,
+) -> None:
+    """Streamlit then forgets what was folded and is not on the page that it draws."""
+    with Tab(server.url, "mb=3") as tab:
+        tab.send()
+        tab.listen()
+        for batch in ("4", "8"):
+            tab.page = tab.entry
+            tab.choose("Micro-batch (sequences)", batch)
+            tab.send()
+            tab.listen()
+            assert tab.ended == [ForwardMsg.FINISHED_FRAGMENT_RUN_SUCCESSFULLY]
 
 
 def test_an_old_address_is_read_again_only_by_going_back_to_it(server: rig.Server) -> None:

@@ -27,8 +27,10 @@ OF_THE_WHOLE = (
     "torch_dtype",
 )
 # Classes that write text.
-SUFFIXES = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel", "InternVLChatModel")
-WRITERS = ("H2OVLChatModel", "NVLM_D_Model", "Ovis", "UltravoxModel")  # the same, by whole names
+SUFFIXES = (
+    *("ForConditionalGeneration", "ForCausalLM", "LMHeadModel", "InternVLChatModel"),
+    *("H2OVLChatModel", "NVLM_D_Model", "Ovis", "UltravoxModel"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
         raise PlanError([Issue(f"model.{where}", message)])
     classes = config.get("architectures")
     for name in classes if isinstance(classes, list) else []:
-        if not isinstance(name, str) or not name.endswith(SUFFIXES + WRITERS):
+        if not isinstance(name, str) or not name.endswith(SUFFIXES):
             message = f"{shown(name)} is not planned; of a model with a {where}, those that "
             message += f"end in {' or '.join(SUFFIXES)} are"
             raise PlanError([Issue("model.architectures", message)])

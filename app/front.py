@@ -372,15 +372,20 @@ def answer_whoever_asks() -> None:
     """Let no change end in nothing: its page would wait for ever.
 
     Streamlit drops one in a fragment that the server does not have any more; the whole page is
-    drawn then. And it drops what a browser says whose session it has let go, since the browser did
-    not take in what was sent, while their socket is open; it is closed then, and the browser
-    connects again.
+    drawn then, as it is for a browser that was at another view, whose body has the same name. And
+    it drops what a browser says whose session it has let go, since the browser did not take in what
+    was sent, while their socket is open; it is closed then, and the browser connects again.
     """
     requesting, handling = AppSession.request_rerun, Runtime.handle_backmsg
 
+    def here(self: AppSession, client_state: ClientState) -> bool:
+        """Whether a browser is at the view of the session, or names none but the app."""
+        at = ("", self._pages_manager.main_script_hash, self.page_script_hash)
+        return client_state.page_script_hash in at
+
     def request_rerun(self: AppSession, client_state: ClientState | None) -> None:
         of = client_state.fragment_id if client_state else ""
-        if client_state and of and not self.has_fragment(of):
+        if client_state and of and not (self.has_fragment(of) and here(self, client_state)):
             whole = ClientState()
             whole.CopyFrom(client_state)
             whole.fragment_id = ""

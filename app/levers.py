@@ -105,19 +105,11 @@ def phases() -> None:
         place = rows.container(key=f"lever_phase_{i}", horizontal=True, vertical_alignment="center")
         with place:
             others = [f"{title_of(p)} {value_text(p, v)}" for p, v in r.followers.items()]
-            said = f" :small[with {plain(', '.join(others))}]" if others else ""
-            st.markdown(f"**{plain(r.label)}**{said}", width="stretch")
+            st.markdown(_named(r.label, others), width="stretch")
             parts.small(f"saves {bytes_text(r.saved_bytes)}", SAVES)
             parts.small(_costs(r), COSTS)
             parts.small(VERDICTS[r.verdict], THEN)
-            st.button(
-                "Apply",
-                key=f"apply_phase_{i}",
-                on_click=state.replace,
-                args=(r.plan,),
-                help=f"Sets {plain(r.label)}. The browser's Back undoes it.",
-                width=APPLY,
-            )
+            _apply(f"phase_{i}", r.plan, plain(r.label))
     parts.small(
         "Of the device memory of the fullest phase, at most. The training stays the same; each "
         "line is the difference of two evaluations."
@@ -130,9 +122,8 @@ def servers() -> None:
     found = shared.server_levers(plan)
     if not found:
         return
-    serve = [lever for lever in found if not lever.limit]
     if missed := serving_limit(plan, Targets.of(plan)):
-        n = len(serve)
+        n = sum(not lever.limit for lever in found)
         said = f"{n} single change{'s' * (n > 1)} serve{'s' * (n == 1)} them" if n else (
             f"No single change serves them, by {LIMITS[missed]}; these come nearer"
         )  # fmt: skip
@@ -141,21 +132,23 @@ def servers() -> None:
     st.markdown(f"##### {said}")
     for lever in found[:SHOWN]:
         with st.container(key=f"lever_serve_{lever.name}", horizontal=True):
-            said = f"**{plain(lever.label)}**"
-            if lever.followers:
-                said += f" :small[with {plain(', '.join(lever.followers))}]"
-            if lever.serves != SAME:
-                said += f" :small[({SERVES[lever.serves]})]"
+            but = "" if lever.serves == SAME else SERVES[lever.serves]
+            said = _named(lever.label, lever.followers, but)
             st.markdown(f"{said}  \n:small[{plain(tables.server_text(lever))}]", width="stretch")
-            st.button(
-                "Apply",
-                key=f"apply_serve_{lever.name}",
-                on_click=state.replace,
-                args=(lever.plan,),
-                help=f"Sets {tables.changes_text(lever)}. The browser's Back undoes it.",
-                width=APPLY,
-            )
+            _apply(f"serve_{lever.name}", lever.plan, tables.changes_text(lever))
     parts.folded("All changes", _all_of_servers, found)
+
+
+def _apply(name: str, plan: Plan, sets: str) -> None:
+    """A button that goes on with another plan, which has these settings."""
+    st.button(
+        "Apply",
+        key=f"apply_{name}",
+        on_click=state.replace,
+        args=(plan,),
+        help=f"Sets {sets}. The browser's Back undoes it.",
+        width=APPLY,
+    )
 
 
 def _all_of_servers(found: Sequence[ServerLever]) -> None:
@@ -214,7 +207,8 @@ def _row(lever: Lever) -> None:
     """One lever: what it is, what it saves, what it costs, whether it then fits, and its button."""
     row = st.container(key=f"lever_{lever.name}", horizontal=True, vertical_alignment="center")
     with row:
-        st.markdown(_named(lever), width="stretch")
+        but = "" if lever.trains == SAME else lever.trains_text
+        st.markdown(_named(lever.label, lever.followers, but), width="stretch")
         why.link(tables.saved_text(lever), f"levers.{lever.name}.saved_bytes", SAVES)
         _cost(lever)
         parts.small(VERDICTS[lever.verdict], THEN)
@@ -228,11 +222,12 @@ def _row(lever: Lever) -> None:
         )
 
 
-def _named(lever: Lever) -> str:
-    said = f"**{plain(lever.label)}**"
-    if lever.followers:
-        said += f" :small[with {plain(', '.join(lever.followers))}]"
-    return said if lever.trains == SAME else f"{said} :small[({plain(lever.trains_text)})]"
+def _named(label: str, followers: Sequence[str], but: str = "") -> str:
+    """A change, what else is set with it, and what is no longer the same."""
+    said = f"**{plain(label)}**"
+    if followers:
+        said += f" :small[with {plain(', '.join(followers))}]"
+    return f"{said} :small[({plain(but)})]" if but else said
 
 
 def _cost(lever: Lever) -> None:

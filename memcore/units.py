@@ -52,6 +52,11 @@ def seconds_text(s: float) -> str:
     return f"{_significant(s * 1e6)} µs"
 
 
+def seconds_or_dash(seconds: float | None) -> str:
+    """The same of seconds that a table may lack."""
+    return "-" if seconds is None else seconds_text(seconds)
+
+
 def signed_seconds(s: float) -> str:
     """A difference of seconds: -0.38 -> '-380 ms'."""
     return f"{'-' if s < 0 else '+'}{seconds_text(abs(s))}" if s else "0 s"

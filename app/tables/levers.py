@@ -9,7 +9,14 @@ from app.text import VERDICTS
 from memcore.search.levers import Lever
 from memcore.search.server_levers import SERVES, ServerLever
 from memcore.search.waterfall import Change
-from memcore.units import bytes_text, relative_text, seconds_text, signed_bytes, signed_seconds
+from memcore.units import (
+    bytes_text,
+    relative_text,
+    seconds_or_dash,
+    seconds_text,
+    signed_bytes,
+    signed_seconds,
+)
 
 
 def levers(found: Sequence[Lever]) -> Rows:
@@ -54,9 +61,9 @@ def server_levers(found: Sequence[ServerLever]) -> Rows:
             "it": SERVES[lever.serves],
             "and": lever.verdict,
             "room for": lever.sequences,
-            "first token": _seconds(lever.first),
-            "a token": _seconds(lever.each),
-            "GPU time of a request": _seconds(lever.cost),
+            "first token": seconds_or_dash(lever.first),
+            "a token": seconds_or_dash(lever.each),
+            "GPU time of a request": seconds_or_dash(lever.cost),
             "against now": "-" if lever.price is None else relative_text(lever.price),
             "first_token_seconds": lever.first,
             "seconds_per_token": lever.each,
@@ -66,10 +73,6 @@ def server_levers(found: Sequence[ServerLever]) -> Rows:
         }
         for lever in found
     ]
-
-
-def _seconds(seconds: float | None) -> str:
-    return "-" if seconds is None else seconds_text(seconds)
 
 
 def server_text(lever: ServerLever) -> str:

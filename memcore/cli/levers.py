@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from memcore.cli.arguments import Commands, command, json_option, plan_argument
 from memcore.cli.printing import json_text, plan_title, printable, table
 from memcore.cli.reading import given_plan
-from memcore.units import bytes_text, relative_text, seconds_text, signed_seconds
+from memcore.units import bytes_text, relative_text, seconds_or_dash, signed_seconds
 from memcore.words.jobs import SERVE
 
 if TYPE_CHECKING:
@@ -115,9 +115,9 @@ def _of_serving(plan: Plan, report: Report, found: Sequence[ServerLever]) -> lis
             SERVES[lever.serves],
             lever.verdict,
             f"{lever.sequences:,}",
-            _seconds(lever.first),
-            _seconds(lever.each),
-            _seconds(lever.cost),
+            seconds_or_dash(lever.first),
+            seconds_or_dash(lever.each),
+            seconds_or_dash(lever.cost),
             "" if lever.price is None else relative_text(lever.price),
         )
         for lever in found
@@ -125,7 +125,3 @@ def _of_serving(plan: Plan, report: Report, found: Sequence[ServerLever]) -> lis
     head = ("rank", "change", "and sets", "it", "and", "room for", "first token", "a token",
             "GPU time of a request", "")  # fmt: skip
     return [said, "\n".join(table(head, rows, left=5)), SAME_COST]
-
-
-def _seconds(seconds: float | None) -> str:
-    return "-" if seconds is None else seconds_text(seconds)

@@ -28,6 +28,7 @@ from memcore.units import (
     bytes_text,
     count_text,
     money_text,
+    seconds_or_dash,
     seconds_text,
     signed_bytes,
     signed_seconds,
@@ -332,7 +333,7 @@ def _table(title: str, points: Sequence[Point], shared: Mapping[str, Any]) -> It
             str(p.rank),
             f"{p.figures['gpus']:,}",
             seconds_text(p.figures["step_seconds"]),
-            *([_calibrated(p.figures)] if beside else []),
+            *([seconds_or_dash(p.figures.get("calibrated_seconds"))] if beside else []),
             count_text(p.figures["tokens_per_step"]) + ("" if p.same_batch else " (other)"),
             seconds_text(p.figures["run_seconds"]),
             bytes_text(p.figures["headroom_bytes"]),
@@ -342,12 +343,6 @@ def _table(title: str, points: Sequence[Point], shared: Mapping[str, Any]) -> It
         for p in points
     ]
     return (line.rstrip() for line in _left(head, rows))
-
-
-def _calibrated(figures: Mapping[str, Any]) -> str:
-    """Of a plan that the measured step says nothing of: a dash."""
-    seconds = figures.get("calibrated_seconds")
-    return "-" if seconds is None else seconds_text(seconds)
 
 
 def _left(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:

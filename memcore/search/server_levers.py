@@ -16,7 +16,7 @@ from memcore.plan.plan import Plan, title_of, value_text
 from memcore.search.choices import RANKS
 from memcore.search.fitting import planned
 from memcore.search.levers import differences
-from memcore.search.servers import engines_of, narrower, narrower_caches
+from memcore.search.servers import engines_of, gpus_each, narrower, narrower_caches
 from memcore.search.solve import FELT, LIMITS, Targets, largest_concurrency, serving_limit
 from memcore.serving.serve import servable
 from memcore.serving.server import Server
@@ -90,7 +90,7 @@ def server_levers(plan: Plan) -> tuple[ServerLever, ...]:
         return ()
     now = _lever(SAME, {}, plan, None)
     found = []
-    for serves, changes in _tries(plan):
+    for serves, changes in _tries(plan, fewer=bool(now.limit)):
         there = planned(plan, changes)
         if there is not None and _helps(lever := _lever(serves, changes, there, now), now):
             found.append(lever)
@@ -137,9 +137,8 @@ def _per_request(plan: Plan) -> float | None:
     x, s = Server.of(plan).numbers.serve, plan.serve
     if not x.running:
         return None
-    gpus = plan.serving_tp * plan.serving_pp * (2 if PREFILLS[s.prefill].elsewhere else 1)
     seconds = s.prompt_len * x.prompt_token_seconds + s.output_len * x.output_token_seconds
-    return float(gpus * seconds)
+    return float(gpus_each(plan, plan.serving_tp) * seconds)
 
 
 def _lever(
@@ -168,8 +167,9 @@ def _lever(
     )
 
 
-def _tries(plan: Plan) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Changes, in the order in which people try them, with what they leave of the answers."""
+def _tries(plan: Plan, fewer: bool) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Changes, in the order in which people try them, with what they leave of the answers. `fewer`:
+    fewer sequences at once too, which a plan that serves all need not be asked for."""
     s, gpus = plan.serve, plan.cluster.gpus
     most = max(plan.gpus_per_domain, plan.gpus_per_node)
     for tp in RANKS:
@@ -188,6 +188,5 @@ def _tries(plan: Plan) -> Iterable[tuple[str, dict[str, Any]]]:
     yield from ((SAME, {"serve.engine": name}) for name in others)
     yield from ((ROUNDED, {"serve.weight_dtype": word}) for word in narrower(plan, own))
     yield from ((ROUNDED, {"serve.kv_dtype": word}) for word in narrower_caches(plan, own))
-    fewer = largest_concurrency(plan, Targets.of(plan)).value
-    if 0 < fewer < s.concurrency:
-        yield FEWER, {"serve.concurrency": fewer}
+    if fewer and 0 < (most := largest_concurrency(plan, Targets.of(plan)).value) < s.concurrency:
+        yield FEWER, {"serve.concurrency": most}

@@ -159,6 +159,12 @@ def _engines(plan: Plan, gpu: str, engines: Sequence[str]) -> Sequence[str]:
     return engines_of(catalog.accelerator(gpu)) or [plan.engine]
 
 
+def gpus_each(plan: Plan, tp: int) -> int:
+    """GPUs of a replica on so many tensor-parallel ranks, with those that read its prompts
+    elsewhere."""
+    return tp * plan.serving_pp * (2 if PREFILLS[plan.serve.prefill].elsewhere else 1)
+
+
 def engines_of(gpu: Accelerator) -> list[str]:
     """The engines that people serve many users with on an accelerator."""
     return [name for name, engine in ENGINES.items() if gpu.vendor in engine.vendors]
@@ -232,7 +238,7 @@ class _Run:
         counts = _replicas(self.users)
         room = catalog.accelerator(name).usable_bytes
         for tp in RANKS:
-            one = planned_on(self.start, name, tp, self._each(tp), self.users, words)
+            one = planned_on(self.start, name, tp, gpus_each(self.start, tp), self.users, words)
             if one is not None and tp > max(one.gpus_per_domain, one.gpus_per_node):
                 return
             self.judged += len(counts)
@@ -248,11 +254,6 @@ class _Run:
         self.excluded[why] += n
         self.of_gpu.setdefault(name, Counter())[why] += n
 
-    def _each(self, tp: int) -> int:
-        """GPUs of a replica, with those that read its prompts elsewhere."""
-        apart = PREFILLS[self.start.serve.prefill].elsewhere
-        return tp * self.start.serving_pp * (2 if apart else 1)
-
     def _least(self, one: Plan, words: Words) -> float:
         """Bytes that all ranks of a replica have at least, together."""
         key = tuple(words.values())
@@ -264,7 +265,7 @@ class _Run:
 
     def _why_not(self, name: str, words: Words, tp: int, replicas: int) -> str:
         """What keeps a way from serving them; '' of one that does, which is noted."""
-        gpus, each = replicas * self._each(tp), -(-self.users // replicas)
+        gpus, each = replicas * gpus_each(self.start, tp), -(-self.users // replicas)
         if self.gpus_at_most and gpus > self.gpus_at_most:
             return MORE
         plan = planned_on(self.start, name, tp, gpus, each, words)

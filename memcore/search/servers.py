@@ -38,7 +38,7 @@ from memcore.search.solve import Miss, Targets
 from memcore.search.space import KEEPS, ROUNDING, TRAINING
 from memcore.serving.server import Server
 from memcore.serving.stored import bits
-from memcore.timing.certainty import apart_serving, ranked
+from memcore.timing.certainty import Apart, apart_serving, ranked
 from memcore.words.engines import AUTO, ENGINES
 from memcore.words.serving import PREFILLS
 from memcore.words.stored import KV_DTYPES, WEIGHT_DTYPES
@@ -411,13 +411,19 @@ HOUR, MILLION = 3600, 1e6
 
 def _front(ways: Sequence[_Way]) -> list[_Way]:
     """Of GPUs, time per token and cost of a request, what nothing beats in all three: the fewest
-    GPUs first."""
+    GPUs first, and more only for what can be told apart from as many or fewer."""
     of = [
         (w.figures["gpus"], w.figures["tpot_seconds"], w.figures.get("cost_per_request", 1e300))
         for w in ways
     ]
     kept: list[tuple[tuple[float, ...], _Way]] = []
     for here, way in sorted(zip(of, ways, strict=True), key=lambda pair: pair[0]):
-        if not any(all(a <= b for a, b in zip(one, here, strict=True)) for one, _ in kept):
+        if not any(_as_good(one, here, apart_serving(w.plan, way.plan)) for one, w in kept):
             kept.append((here, way))
     return [way for _, way in kept]
+
+
+def _as_good(one: Sequence[float], other: Sequence[float], told: Apart) -> bool:
+    """Whether one way with as many GPUs or fewer is in nothing worse than another, or in nothing
+    that can be told apart."""
+    return all(a <= b or told.same(a, b) for a, b in zip(one[1:], other[1:], strict=True))

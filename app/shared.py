@@ -20,7 +20,7 @@ from memcore.plan.plan import Plan
 from memcore.report import Report, Serve
 from memcore.search import bookings as to_book
 from memcore.search import choices, growing, solve, solver
-from memcore.search.choices import Choice, table_of
+from memcore.search.choices import Choice, fewest_for_users, table_of
 from memcore.search.lens import Seen
 from memcore.search.lens import lens as find_lens
 from memcore.search.levers import Lever
@@ -226,9 +226,11 @@ def to_train_on(plan: Plan) -> tuple[to_book.Booking, ...]:
     return to_book.to_train_on(plan)
 
 
-def answers(plan: Plan) -> tuple[Answer, ...]:
-    """Its longest sequence, the most sequences and the fewest GPUs within its targets."""
-    return _longest(plan), _most(plan), _fewest(plan)
+def answers(plan: Plan, of_rate: bool) -> tuple[Answer, ...]:
+    """Its longest sequence, the most sequences and the fewest GPUs within its targets: of its
+    arrival rate, or of its users at once."""
+    gpus = None if of_rate else _fewest_for_users(plan)
+    return _longest(plan), _most(plan), gpus or _fewest(plan)
 
 
 @_for_all(without=NOTHING)
@@ -255,6 +257,11 @@ def _most(plan: Plan) -> Answer:
 @_for_all(without={"serve": {"concurrency"}})
 def _fewest(plan: Plan) -> Answer:
     return solve.fewest_gpus(plan, plan.serve.arrival_rate, solve.Targets.of(plan))
+
+
+@_for_all(without={"serve": {"arrival_rate"}})
+def _fewest_for_users(plan: Plan) -> Answer | None:
+    return fewest_for_users(plan, solve.Targets.of(plan))
 
 
 @_for_all(without=NOTHING)

@@ -434,9 +434,14 @@ def loads() -> tuple[Load, ...]:
 
 
 def answers() -> tuple[Answer, ...]:
-    """How far the plan can go within its targets: its length, sequences, GPUs for its requests."""
-    now = plan()
-    return _kept("answers", shared.answers, now, now.train, now.together, now.run)
+    """How far the plan can go within its targets: its length, sequences, and GPUs for its requests
+    where somebody has set how many come, else for its users at once."""
+    now, of_rate = plan(), "serve.arrival_rate" in changed()
+
+    def find(plan: Plan) -> tuple[Answer, ...]:
+        return shared.answers(plan, of_rate)
+
+    return _kept("answers", find, now, now.train, now.together, now.run, of_rate)
 
 
 def _kept(name: str, find: Callable[[Plan], T], now: Plan, *words: Any) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.tables.base import PATH, Rows, felt
+from memcore.plan.plan import Plan
 from memcore.report import Serve, TogetherMemory
 from memcore.search.solve import LIMITS, Answer
 from memcore.together.scene import PARTS
@@ -93,13 +94,15 @@ def serving(serve: Serve, concurrency: int) -> Rows:
     ]
 
 
-def limits(found: Sequence[Answer], rate: float, replicas: int, usual: bool) -> Rows:
-    """How far the plan can go, and what forbids more. `usual`: nobody has set the rate."""
-    of = " (the default)" if usual else ""
+def limits(found: Sequence[Answer], plan: Plan, replicas: int) -> Rows:
+    """How far the plan can go, and what forbids more, of GPUs fewer."""
+    asked = plan.serve
+    rate = f"{asked.arrival_rate:,.4g} requests/s"
     titles = {
         "context": ("Longest sequence", "{:,} tokens"),
         "concurrency": ("Most sequences at once", "{:,}"),
-        "gpus": (f"Fewest GPUs for {rate:,.4g} requests/s{of}", "{:,}"),
+        "gpus": (f"Fewest GPUs for {rate}", "{:,}"),
+        "users": (f"Fewest GPUs for {asked.concurrency:,} at once", "{:,}"),
     }
 
     def answer(a: Answer) -> str:
@@ -114,7 +117,7 @@ def limits(found: Sequence[Answer], rate: float, replicas: int, usual: bool) -> 
         {
             "question": titles[a.question][0],
             "answer": answer(a),
-            "what forbids more": LIMITS[a.limit],
+            "limited by": LIMITS[a.limit],
             "first token": felt(a.served.ttft_seconds if a.value else None),
             "per token": felt(a.served.tpot_seconds if a.value else None),
             "tensor parallel": a.plan.serving_tp,

@@ -12,9 +12,7 @@ def furthest() -> None:
     """The longest sequence, the most sequences and the fewest GPUs."""
     answers, plan, serve = state.answers(), state.plan(), state.report().serve
     others = [bool(answer.value) and answer.plan != plan for answer in answers]
-    rate = plan.serve.arrival_rate
-    usual = "serve.arrival_rate" not in state.changed()
-    rows = tables.limits(answers, rate, serve.replicas if serve else 1, usual)
+    rows = tables.limits(answers, plan, serve.replicas if serve else 1)
     if serving_limit(plan, Targets.of(plan)):
         _ranks(plan)
     parts.table(
@@ -24,7 +22,7 @@ def furthest() -> None:
         columns=(
             "question",
             "answer",
-            "what forbids more",
+            "limited by",
             "first token",
             "per token",
             "tensor parallel",
@@ -34,8 +32,8 @@ def furthest() -> None:
     )
     parts.small(
         "Each answer keeps to the targets above and to all other settings. The fewest GPUs share "
-        "layers within a node (TP) and stand as replicas; the number of requests is *Arrival "
-        "rate*, in the sidebar under *Request stream*."
+        "layers within a node (TP) and stand as replicas. With an *Arrival rate* of your own, in "
+        "the sidebar under *Request stream*, they are those for so many requests a second."
     )
     levers.servers()
 

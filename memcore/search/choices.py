@@ -14,8 +14,8 @@ from memcore.errors import Issue, PlanError, shown
 from memcore.models import catalog
 from memcore.plan.plan import Cluster, Plan, limits_of
 from memcore.search.fitting import planned
-from memcore.search.solve import ANY, Miss, Targets, last
-from memcore.serving.serve import servable
+from memcore.search.solve import ANY, Answer, Miss, Targets, last, serving_limit
+from memcore.serving.serve import servable, serve
 from memcore.serving.server import Server
 from memcore.serving.time import of_running
 
@@ -118,6 +118,25 @@ def table_of(
         if best:
             found.append(_choice(plan, name, best[1], users, best[2]))
     return tuple(sorted(found, key=lambda c: (c.gpus, c.each, c.gpu)))
+
+
+def fewest_for_users(plan: Plan, targets: Targets = ANY) -> Answer | None:
+    """The fewest of the plan's own GPUs that serve as many at once as it says, shared out over
+    replicas; None where its GPU is no preset. `limit` is what forbids a replica fewer, or where one
+    is enough half of its ranks."""
+    gpu, users = plan.cluster.gpu, plan.serve.concurrency
+    if not isinstance(gpu, str):
+        return None
+    best = next(iter(table_of(plan, targets=targets, names=(gpu,))), None)
+    if best is None:
+        return Answer("users", 0, plan, serve(plan), serving_limit(plan, targets) or "memory")
+    fewer, tp = best.replicas - 1, best.plan.serving_tp
+    each = math.ceil(users / fewer) if fewer else users
+    ranks = tp if fewer else max(1, tp // 2)
+    other = planned_on(plan, gpu, ranks, ranks * plan.serving_pp, each)
+    limit = serving_limit(other, targets) if other else "rule"
+    booked = best.booked
+    return Answer("users", best.gpus, booked, serve(booked), limit or "range")
 
 
 def choices(

@@ -117,6 +117,7 @@ class Answer:
     value      0: not even one
     plan       that has it, or the one asked about where there is none
     served     of that plan
+    question   'context', 'concurrency', 'gpus' (of a rate) or 'users' (GPUs for users at once)
     limit      what forbids one more (for GPUs: one fewer): 'memory', 'ttft', 'tpot', 'positions'
                (the model was made for no more), 'step' (of max_batched_tokens), 'load', 'rule'
                (another field of the plan), or 'range' (nothing up to the largest that a plan says)

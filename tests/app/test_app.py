@@ -939,6 +939,18 @@ def test_an_answer_can_be_used_that_the_plan_is_not_yet() -> None:
     assert not drawn(used, "limits")["uses"][1]
 
 
+def test_gpus_are_for_the_users_until_somebody_says_a_rate() -> None:
+    """12 requests a second are nobody's, while nobody has said them."""
+
+    def asked(query: dict[str, str]) -> list[str]:
+        rows = drawn(opened(query, "serve"), "limits")["rows"]
+        return [row[0] for row in rows]
+
+    assert asked({})[-1] == "Fewest GPUs for 64 at once"
+    assert asked({"conc": "9"})[-1] == "Fewest GPUs for 9 at once"
+    assert asked({"rate": "3"})[-1] == "Fewest GPUs for 3 requests/s"
+
+
 def test_a_server_that_cannot_is_offered_ranks_that_can() -> None:
     from memcore.search import solve
 

@@ -9,8 +9,8 @@ from memcore.errors import PlanError
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.plan import Plan
-from memcore.search.choices import choices, front, nearest, table_of
-from memcore.search.solve import Targets
+from memcore.search.choices import choices, fewest_for_users, front, nearest, table_of
+from memcore.search.solve import Targets, serving_limit
 
 SERVE = {"prompt_len": 2048, "output_len": 512, "concurrency": 48}
 PLAN = Plan.of({"model": "llama-3.1-70b", "serve": SERVE, "run": {"price_per_gpu_hour": 2.5}})
@@ -124,3 +124,21 @@ def test_what_is_nearest_may_hold():
     _, miss = nearest(PLAN, Targets(tpot=own.each * 0.99), ["h100-sxm-80gb"])
     assert miss.may_hold
     assert nearest(PLAN, Targets(tpot=own.each * 1.01), ["h100-sxm-80gb"]) is None
+
+
+@pytest.mark.parametrize("tpot", [None, 0.02])
+@pytest.mark.parametrize("users", [4, 300])
+def test_fewest_gpus_for_users_are_those_of_the_table(users, tpot):
+    targets = Targets(tpot=tpot)
+    plan = Plan.of({"model": "llama-3-70b", "serve": {"concurrency": users}})
+    found = fewest_for_users(plan, targets)
+    (row,) = table_of(plan, targets=targets, names=("h100-sxm-80gb",))
+    assert (found.value, found.plan) == (row.gpus, row.booked)
+    assert found.plan.cluster.gpus == found.value
+    assert not serving_limit(found.plan, targets)
+    assert found.limit == ("tpot" if tpot else "memory")
+
+
+def test_fewest_gpus_for_users_where_none_do_say_why():
+    found = fewest_for_users(Plan.of({"model": "llama-3-8b"}), Targets(tpot=1e-6))
+    assert (found.value, found.limit) == (0, "tpot")

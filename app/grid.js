@@ -5,12 +5,18 @@ const SEARCHED = 20; // a table of more rows can be searched
 const AHEAD = 300; // pixels below what is in view at which more rows are drawn
 const LINES = [1, 1.4, 2, 2.6, 3.2, 4.2]; // on how many lines the texts of a column may be
 const NARROW = 560; // pixels of a table on a phone, at most
-const [SHORT, WIDEST] = [12, 56]; // letters that stay on one line; that a text has room for at most
+// Letters that stay on one line; that a text has room for at most, and where it is the last way to fit.
+const [SHORT, WIDEST, LAST] = [12, 56, 36];
 const LONG = 90; // letters of a text that takes more lines than one wherever it is
 const LETTER = 0.52; // a letter's width, in heights of the font
 const PADDING = 20; // pixels of a column beside its letters
+// Letters of a head's longer line, where it has two.
+const halved = (title) =>
+  Math.min(title.length, ...[...title.matchAll(/ /g)].map(({ index: at }) => Math.max(at, title.length - at - 1)));
 const words = new Intl.Collator("en", { numeric: true });
 
+// Text as somebody types it who searches.
+const plain = (text) => text.toLowerCase().replaceAll("×", "x");
 const fit = (node, kinds) => {
   while (node.children.length > kinds.length) node.lastChild.remove();
   kinds.forEach((kind, i) => {
@@ -48,7 +54,7 @@ class Grid {
     this.table = this.box.firstElementChild;
     [this.head, this.body] = this.table.children;
     this.search.oninput = () => {
-      this.asked = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      this.asked = plain(this.search.value).split(/\s+/).filter(Boolean);
       this.shown = FIRST;
       this.box.scrollTop = 0;
       this.draw();
@@ -117,7 +123,7 @@ class Grid {
     const { rows, values } = this.data;
     let found = rows.map((_, i) => i);
     if (this.asked.length) {
-      const texts = rows.map((row) => row.join("\n").toLowerCase());
+      const texts = rows.map((row) => plain(row.join("\n")));
       found = found.filter((i) => this.asked.every((word) => texts[i].includes(word)));
     }
     const way = this.turned ? -1 : 1;
@@ -143,7 +149,8 @@ class Grid {
     this.search.placeholder = "Search this table";
     this.search.ariaLabel = `Search: ${data.alt}`;
     const all = data.rows.length;
-    say(this.status, this.asked.length ? `${this.found.length} of ${all} rows` : `${all} rows`);
+    const said = [...(this.asked.length ? [this.found.length] : []), all].map((n) => n.toLocaleString("en"));
+    say(this.status, `${said.join(" of ")} rows`);
     this.heads();
     const kinds = data.columns.map((_, i) => (i ? "td" : "th"));
     const lines = fit(this.body, this.found.slice(0, this.shown).map(() => "tr"));
@@ -172,22 +179,28 @@ class Grid {
   }
 
   // Letters for which each column has room at least. Where all are in view so, a text takes one line,
-  // else two or three; where they are not even then it takes one again, and the table scrolls: on a
-  // phone a name takes two all the same, or it alone would fill the page.
+  // else a head two, then texts two or three; where they are not even then a text takes one again,
+  // and the table scrolls: on a phone a name takes two all the same, or it alone would fill the page.
   widths() {
     const { data } = this;
-    const most = data.columns.map((title, i) =>
-      Math.max(title.length, ...data.rows.map((row) => row[i].length + (i || !this.uses ? 0 : 8))),
+    const texts = data.columns.map((_, i) =>
+      Math.max(0, ...data.rows.map((row) => row[i].length + (i || !this.uses ? 0 : 8))),
     );
-    const share = (lines) =>
-      most.map((n, i) => (data.values[i] ? n : Math.min(WIDEST, Math.max(Math.min(n, SHORT), n / lines))));
+    const share = (lines, head = halved, widest = WIDEST) =>
+      texts.map((text, i) => {
+        const n = Math.max(text, head(data.columns[i]));
+        return data.values[i] ? n : Math.min(widest, Math.max(Math.min(n, SHORT), n / lines));
+      });
     const letter = parseFloat(getComputedStyle(this.root).fontSize) * LETTER;
     const fits = (each) => each.reduce((sum, n) => sum + n * letter + PADDING, 0) <= this.width;
     const scrolls = share(1).map((n, i) =>
       i === 1 && !data.values[i] && this.width < NARROW ? Math.max(Math.min(n, SHORT + 6), n / 2) : n,
     );
-    const found = LINES.map(share).find(fits);
+    const whole = share(1, (title) => title.length);
+    const last = share(LINES.at(-1), halved, LAST);
+    const found = [whole, ...LINES.map((lines) => share(lines)), last].find(fits);
     this.table.classList.toggle("scrolls", !found);
+    this.table.classList.toggle("halved", found !== whole);
     return found ?? scrolls;
   }
 

@@ -11,6 +11,7 @@ export default function (component) {
   const long = (text) => pen.measureText(text).width;
   const safe = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
   const [LINE, NARROW] = [16, 560];
+  const [GAP, NEAR] = [18, 9]; // pixels between two names of a legend
   let patterns, boxes;
 
   function filled(colour, pattern) {
@@ -59,9 +60,13 @@ export default function (component) {
   }
   function keys(width) {
     let [x, y] = [2, 12];
+    const names = data.legend.reduce((sum, { name }) => sum + long(name) + 18, 2);
+    // Nearer to each other where they are in one row then.
+    const room = Math.floor((width - names) / Math.max(1, data.legend.length - 1));
+    const gap = room >= NEAR ? Math.min(room, GAP) : GAP;
     const out = data.legend.map((each) => {
-      const need = long(each.name) + 36;
-      if (x > 2 && x + need - 16 > width) [x, y] = [2, y + LINE + 2];
+      const need = long(each.name) + 18 + gap;
+      if (x > 2 && x + need - gap > width) [x, y] = [2, y + LINE + 2];
       const dashes = each.dash === "9 6" ? "6 3" : each.dash;
       const line = each.stroke
         ? `<path d="M${x - 1} ${y - 4}h15" stroke="${each.stroke}" stroke-width="2" stroke-dasharray="${dashes}"/>`

@@ -127,7 +127,7 @@ def _areas(spots: Sequence[Spot]) -> list[Trace]:
         sure = [max(0, s.low - sum(s.parts.values())) for s in spots]
         layers += [
             (title, grey, sure, ""),
-            ("Overhead, at most", grey, [s.high - s.low for s in spots], "/"),
+            ("at most", grey, [s.high - s.low for s in spots], "/"),
         ]
     return [
         scatter(
@@ -317,5 +317,4 @@ def _limits(spots: Sequence[Spot], labels: Sequence[str]) -> Trace:
 
 def _label(path: str, s: Spot, is_own: bool) -> str:
     said = exploring.text(path, s.value_at)
-    said = said if len(said) <= 30 else f"{said[:29]}…"
     return f"<b>{said}</b> (now)" if is_own else said

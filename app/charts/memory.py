@@ -89,7 +89,7 @@ def memory_by_consumer(memory: Memory) -> Picture:
     )
     traces.append(
         bar(
-            "Overhead, at most",
+            "at most",
             colour,
             [(high - low) / GiB] * len(peaks),
             labels,

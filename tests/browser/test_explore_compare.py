@@ -123,3 +123,27 @@ def test_names_that_mean_harm_are_text_in_charts(open_app: Open) -> None:
     assert saved.value.path().stat().st_size
     assert page.evaluate("typeof pwned") == "undefined"
     assert page.locator('[data-testid="stMain"] img').count() == 0
+
+
+def test_a_page_of_1280_has_room_for_its_tables_and_legends(open_app: Open) -> None:
+    """What would not fit in one line has two; a table is scrolled on a phone alone."""
+    page = open_app("/explore?look=gpus")
+    box = page.locator(".st-key-explore_gpus").get_by_role("region")
+    assert box.evaluate("e => e.scrollWidth - e.clientWidth") == 0
+    page.goto(page.url.partition("?")[0])
+    legend = rig.settled(page).locator(
+        ".st-key-plot_explore_swept svg text", has_text="Does not fit"
+    )
+    first = page.locator(".st-key-plot_explore_swept svg text", has_text="Parameters").first
+    assert legend.bounding_box()["y"] == first.bounding_box()["y"]  # type: ignore[index]
+
+
+def test_what_stands_below_the_changes_does_not_move_where_names_wrap(open_app: Open) -> None:
+    """The offload of two kinds and QLoRA, with what it sets, have two lines on a page of 1280."""
+    page = open_app("/?model=llama-3-70b")
+    rows = page.locator('[class*="st-key-lever_"]')
+    heights = rows.evaluate_all("all => all.map(e => e.getBoundingClientRect().height)")
+    names = rows.locator("p:has(strong)").evaluate_all("all => all.map(p => p.offsetHeight)")
+    assert len(heights) == 4
+    assert max(names) > 1.5 * min(names)
+    assert max(heights) - min(heights) < 2

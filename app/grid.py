@@ -18,6 +18,7 @@ from typing import Any
 import streamlit as st
 
 from app import tables
+from app.text import times
 from memcore.units import bytes_text, rate_text
 
 _component = st.components.v2.component(
@@ -198,4 +199,4 @@ def _text(value: Any, column: Column) -> str:
         return ""
     if column.text and not isinstance(value, str):
         return column.text(value)
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else times(str(value))

@@ -20,6 +20,7 @@ import streamlit as st
 
 from app import parts, picture, why
 from app.charts.base import Picture
+from app.text import times
 from memcore.plan.plan import Plan
 
 TICKS = {"x": 8, "y": 6}  # on an axis, at most about so many
@@ -394,7 +395,11 @@ def _bare(text: str) -> str:
 def _runs(text: str) -> list[list[tuple[bool, str]]]:
     """Lines of words, each with whether it is bold."""
     return [
-        [(i % 2 == 1, html.unescape(run)) for i, run in enumerate(re.split(r"</?b>", line)) if run]
+        [
+            (i % 2 == 1, times(html.unescape(run)))
+            for i, run in enumerate(re.split(r"</?b>", line))
+            if run
+        ]
         for line in text.split("<br>")
     ]
 

@@ -20,6 +20,11 @@ def plain(text: str) -> str:
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
 
 
+def times(text: str) -> str:
+    """A product as a page shows it; a terminal and files have an x, which every keyboard has."""
+    return text.replace(" x ", " × ")
+
+
 def title_of_plan(plan: Plan) -> str:
     """Its model and GPUs, for people; and in how many nodes, if not in one."""
     nodes = math.ceil(plan.cluster.gpus / plan.gpus_per_node)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import streamlit as st
 
 from app import grid, state, tables
-from app.text import plain
+from app.text import plain, times
 from memcore.explain.book import Book
 from memcore.plan.plan import Plan, title_of, value_text
 from memcore.quantity.quantity import Explanation
@@ -119,7 +119,8 @@ def _drawer() -> None:
         _crumbs(book, stack)
     _value(e)
     if e.formula is not None:
-        st.code(f"{e.formula.words}\n= {e.formula.numbers}\n= {_result(e)}", None, wrap_lines=True)
+        said = times(f"{e.formula.words}\n= {e.formula.numbers}\n= {_result(e)}")
+        st.code(said, None, wrap_lines=True)
     if e.parts:
         _parts(book, e)
     if len(chain) > 1:
@@ -168,10 +169,10 @@ def _value(e: Explanation) -> None:
     pinned = state.pinned_book()
     then = pinned.found(e.path) if pinned else None
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"### {plain(e.what)}: {plain(e.text)}", anchors=False, width="content")
+        st.markdown(f"### {plain(times(f'{e.what}: {e.text}'))}", anchors=False, width="content")
         st.badge(e.certainty, color=COLOURS[e.certainty])  # type: ignore[arg-type]
     if e.meaning:
-        st.markdown(plain(e.meaning))
+        st.markdown(plain(times(e.meaning)))
     if then:
         st.markdown(f"In the pinned plan: **{plain(then.text)}**")
 
@@ -202,7 +203,7 @@ def _descent(chain: Sequence[Explanation]) -> None:
             else []
         )
         lines += [f"{'  ' * depth}{text}" for text in said]
-    st.code("\n".join(lines), None, wrap_lines=True)
+    st.code(times("\n".join(lines)), None, wrap_lines=True)
 
 
 def _sources(every: Sequence[str]) -> None:

@@ -126,7 +126,7 @@ def _compared(row: evidence.Comparison) -> str:
         f"checkpointing {row.checkpointing}" if row.checkpointing else "",
     ]
     shape = [
-        f"{row.batch:,} x {row.seq_len:,} tokens" if row.batch else "",
+        f"{row.batch:,} × {row.seq_len:,} tokens" if row.batch else "",
         f"{row.layers:,} layers" if row.layers else "",
         f"{row.gpus:,} GPUs" if row.gpus else "",
     ]

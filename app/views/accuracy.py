@@ -158,7 +158,7 @@ NOT_SHOWN = """
   stand-in, and that is not on autocast's list of operations to cast: it keeps fp32 queries and
   keys where a GPU keeps bf16. Memplan's figures are the GPU's and lie up to 3% below. With the
   stand-in put on the list, the reference gives 20,212,974,244 bytes for Llama 2 7B, 4 layers,
-  1 x 4,096 tokens, where these rows have 20,749,845,156.
+  1 × 4,096 tokens, where these rows have 20,749,845,156.
 - **Models are cut to few layers** in the rows of autograd and of the tracker (2, 4 or 8), at full
   width. A further layer of the same kind adds the same bytes again. The tracker was also asked
   about whole models, of up to 80 layers: those that other calculators are asked about above.

@@ -14,7 +14,7 @@ parts.prose(
 it saves for backward, what it needs while it runs, its FLOPs and its traffic. Each tensor is a row,
 and every size on every page is a sum of rows, so that it can be taken apart down to one tensor.
 
-**Named dimensions.** A shape is written in names, such as B x S x F/TP, and only then in numbers.
+**Named dimensions.** A shape is written in names, such as B × S × F/TP, and only then in numbers.
 A cut rounds up, since padding occupies memory. Nothing is fitted: bytes are elements times the size
 of the dtype.
 

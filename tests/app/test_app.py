@@ -939,6 +939,12 @@ def test_an_answer_can_be_used_that_the_plan_is_not_yet() -> None:
     assert not drawn(used, "limits")["uses"][1]
 
 
+def test_a_product_has_one_sign_on_a_page() -> None:
+    shapes = drawn(opened(view="ledger"), "ledger")["rows"]
+    assert any(" × " in text for row in shapes for text in row)
+    assert not any(" x " in text for row in shapes for text in row)
+
+
 def test_gpus_are_for_the_users_until_somebody_says_a_rate() -> None:
     """12 requests a second are nobody's, while nobody has said them."""
 

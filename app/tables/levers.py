@@ -81,8 +81,8 @@ def server_text(lever: ServerLever) -> str:
         return "room for none"
     price = "" if lever.price is None else f" ({relative_text(lever.price)})"
     return (
-        f"room for {lever.sequences:,}, a token every {seconds_text(lever.each)}, "
-        f"{seconds_text(lever.cost)} of a GPU a request{price}"
+        f"room for {lever.sequences:,} at once, a token every {seconds_text(lever.each)}, "
+        f"a request takes {seconds_text(lever.cost)} of a GPU{price}"
     )
 
 

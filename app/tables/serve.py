@@ -101,14 +101,15 @@ def limits(found: Sequence[Answer], plan: Plan, replicas: int) -> Rows:
     titles = {
         "context": ("Longest sequence", "{:,} tokens"),
         "concurrency": ("Most sequences at once", "{:,}"),
-        "gpus": (f"Fewest GPUs for {rate}", "{:,}"),
-        "users": (f"Fewest GPUs for {asked.concurrency:,} at once", "{:,}"),
+        "gpus": (f"Fewest GPUs for {rate}", "{:,} GPUs"),
+        "users": (f"Fewest GPUs for {asked.concurrency:,} at once", "{:,} GPUs"),
     }
 
     def answer(a: Answer) -> str:
         if not a.value:
             return "not possible"
         said = titles[a.question][1].format(a.value)
+        said = said.removesuffix("s") if a.value == 1 else said
         if a.question == "concurrency" and replicas > 1:
             return f"{said} a replica, {a.value * replicas:,} in all"
         return said
@@ -117,7 +118,7 @@ def limits(found: Sequence[Answer], plan: Plan, replicas: int) -> Rows:
         {
             "question": titles[a.question][0],
             "answer": answer(a),
-            "limited by": LIMITS[a.limit],
+            "limited by": LIMITS.get(a.limit, ""),
             "first token": felt(a.served.ttft_seconds if a.value else None),
             "per token": felt(a.served.tpot_seconds if a.value else None),
             "tensor parallel": a.plan.serving_tp,

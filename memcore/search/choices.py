@@ -123,11 +123,13 @@ def table_of(
 def fewest_for_users(plan: Plan, targets: Targets = ANY) -> Answer | None:
     """The fewest of the plan's own GPUs that serve as many at once as it says, shared out over
     replicas; None where its GPU is no preset. `limit` is what forbids a replica fewer, or where one
-    is enough half of its ranks."""
+    is enough half of its ranks; '' of one GPU."""
     gpu, users = plan.cluster.gpu, plan.serve.concurrency
     if not isinstance(gpu, str):
         return None
     best = next(iter(table_of(plan, targets=targets, names=(gpu,))), None)
+    if best and best.gpus == 1:
+        return Answer("users", 1, best.booked, serve(best.booked), "")
     if best is None:
         return Answer("users", 0, plan, serve(plan), serving_limit(plan, targets) or "memory")
     fewer, tp = best.replicas - 1, best.plan.serving_tp

@@ -34,6 +34,7 @@ COLOURS = {
     "shared": "#009E73",
 }
 DASHES = {"static": "dot", "oracle": "dash", "shared": "dash"}
+TIMED = ("poisson", "regular")  # arrivals that have a rate
 QUANTITIES = {  # what the chart over time can show: title, of the axis, whether of the capacity
     "held_tokens": ("Memory held", "% of the cache", True),
     "used_tokens": ("Memory used", "% of the cache", True),
@@ -110,8 +111,10 @@ def metrics(run: Run, plan: Plan) -> Sequence[tuple[str, str, str, str]]:
     """The main figures of one run: label, value, what stands below it, help."""
     s = plan.serve
     found = [
-        _spread("First token", run.ttft, "From a request's arrival, its wait included"),
-        _spread("Per token", run.tpot, "Between two tokens of one request"),
+        _spread(
+            "First token", run.ttft, "From a request's arrival, its wait included", s.target_ttft
+        ),
+        _spread("Per token", run.tpot, "Between two tokens of one request", s.target_tpot),
         _spread("Whole request", run.latency, "From a request's arrival to its last token"),
         (
             "Tokens per second",
@@ -166,13 +169,17 @@ def metrics(run: Run, plan: Plan) -> Sequence[tuple[str, str, str, str]]:
     return found
 
 
-def _spread(label: str, spread: Spread | None, about: str) -> tuple[str, str, str, str]:
+def _spread(
+    label: str, spread: Spread | None, about: str, target: float = 0.0
+) -> tuple[str, str, str, str]:
+    """`target`: seconds that a request may feel at most; 0: there is none."""
     if spread is None:
         return label, "none", "", "No request was served."
+    kept = "" if not target else ", as asked" if spread.p99 <= target else ", too slow"
     return (
         label,
         seconds_text(spread.p50),
-        f"99 of 100 within {seconds_text(spread.p99)}",
+        f"99 of 100 within {seconds_text(spread.p99)}{kept}",
         (
             f"{about}: the median. Nine in ten within {seconds_text(spread.p90)}, 95 of 100 within "
             f"{seconds_text(spread.p95)}."
@@ -237,8 +244,8 @@ def load_legend(found: Sequence[Load], plan: Plan) -> str:
     if not found:
         return ""
     each = (
-        f"{found[0].run.requests:,} requests of the plan's stream at each of {len(found)} rates; "
-        "the dotted line is the plan's own."
+        f"{found[0].run.requests:,} requests of the plan's stream at each of {len(found)} rates"
+        f"{_own_rate(found, plan)}."
     )
     if found[0].run.attained is None:
         return f"{each} With a target above, its share of requests is counted too."
@@ -249,6 +256,16 @@ def load_legend(found: Sequence[Load], plan: Plan) -> str:
         f"{each} {ENOUGH:.0%} of requests stay within the targets up to {best:,.3g} a second "
         f"on one replica, of the rates that were tried."
     )
+
+
+def _own_rate(found: Sequence[Load], plan: Plan) -> str:
+    """Where the plan's own rate is on the chart, if it has one."""
+    s = plan.serve
+    if s.arrivals not in TIMED:
+        return ""
+    if s.arrival_rate <= found[-1].rate:
+        return "; the dotted line is the plan's own"
+    return f"; the plan's own, {s.arrival_rate:,.4g} a second, is more than one replica serves"
 
 
 def title(quantity: str) -> str:
@@ -398,7 +415,7 @@ def load(found: Sequence[Load], quantity: str, plan: Plan) -> Picture:
         )
     target = {"ttft": s.target_ttft, "tpot": s.target_tpot}.get(quantity, 0.0)
     marks = []
-    if s.arrivals in ("poisson", "regular") and found and s.arrival_rate <= found[-1].rate:
+    if s.arrivals in TIMED and found and s.arrival_rate <= found[-1].rate:
         marks.append(_mark("x", s.arrival_rate, palette.OVERHEAD[1], "dot"))
     if target:
         marks.append(_mark("y", target, palette.CAPACITY, "dash"))

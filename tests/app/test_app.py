@@ -939,6 +939,23 @@ def test_an_answer_can_be_used_that_the_plan_is_not_yet() -> None:
     assert not drawn(used, "limits")["uses"][1]
 
 
+def test_a_stream_that_nobody_has_set_says_so_and_offers_the_users() -> None:
+    """70B on 4 H100 serves 50 users at once, and not 12 requests a second."""
+    at = opened({"model": "llama-3.3-70b", "stp": "4", "gpus": "4", "conc": "50"}, "stream")
+    assert "12 requests a second is the default" in texts(at)
+    at.button(key="closed_loop").click().run()
+    alive(at)
+    assert shown_plan(at).serve.arrivals == "closed"
+    assert "is the default" not in texts(at)
+    assert "is the default" not in texts(opened({"rate": "3"}, "stream"))
+
+
+def test_rates_say_where_the_plans_own_is() -> None:
+    small, large = ({"rate": "1", "slottft": "2"}, {"rate": "900"})
+    assert "the dotted line is the plan" in texts(opened(small, "rates"))
+    assert "900 a second, is more than one replica serves" in texts(opened(large, "rates"))
+
+
 def test_a_product_has_one_sign_on_a_page() -> None:
     shapes = drawn(opened(view="ledger"), "ledger")["rows"]
     assert any(" × " in text for row in shapes for text in row)

@@ -184,7 +184,7 @@ class Grid {
   widths() {
     const { data } = this;
     const texts = data.columns.map((_, i) =>
-      Math.max(0, ...data.rows.map((row) => row[i].length + (i || !this.uses ? 0 : 8))),
+      Math.max(0, ...data.rows.map((row) => row[i].length + (i || !this.uses ? 0 : 10))),
     );
     const share = (lines, head = halved, widest = WIDEST) =>
       texts.map((text, i) => {

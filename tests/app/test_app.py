@@ -39,6 +39,7 @@ from tables import each
 from app import rest, shared, state
 from app.charts.base import Picture
 from app.levers import SHOWN
+from app.text import times
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.link import decode, encode, fields
@@ -722,7 +723,7 @@ def test_one_click_on_a_figure_says_why(view: str) -> None:
         said, e = drawer(at), book.explain(path)
         assert f"### {e.what}: {e.text}" in said
         assert e.formula
-        assert e.formula.numbers in said
+        assert times(e.formula.numbers) in said
         assert "**Sources**\n- " in said
         assert len(frames(at)[-1]) == len(e.parts)
 

@@ -942,13 +942,18 @@ def test_an_answer_can_be_used_that_the_plan_is_not_yet() -> None:
 
 def test_a_stream_that_nobody_has_set_says_so_and_offers_the_users() -> None:
     """70B on 4 H100 serves 50 users at once, and not 12 requests a second."""
-    at = opened({"model": "llama-3.3-70b", "stp": "4", "gpus": "4", "conc": "50"}, "stream")
+    at = opened(
+        {"model": "llama-3.3-70b", "stp": "4", "gpus": "4", "conc": "50", "slottft": "2"}, "stream"
+    )
+    assert "too slow" in texts(at)
     assert "12 requests a second is the default" in texts(at)
     at.button(key="closed_loop").click().run()
     alive(at)
     assert shown_plan(at).serve.arrivals == "closed"
     assert "is the default" not in texts(at)
-    assert "is the default" not in texts(opened({"rate": "3"}, "stream"))
+    slow = texts(opened({"rate": "3", "slottft": "900"}, "stream"))
+    assert "as asked" in slow
+    assert "is the default" not in slow
 
 
 def test_rates_say_where_the_plans_own_is() -> None:

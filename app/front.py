@@ -36,7 +36,10 @@ from streamlit.runtime.scriptrunner_utils.script_requests import (
     ScriptRequests,
     ScriptRequestType,
 )
-from streamlit.runtime.session_manager import SessionClient
+from streamlit.runtime.scriptrunner_utils.script_run_context_attr import (
+    SCRIPT_RUN_CONTEXT_ATTR_NAME,
+)
+from streamlit.runtime.session_manager import ActiveSessionInfo, SessionClient
 from streamlit.runtime.state.common import user_key_from_element_id
 from streamlit.runtime.state.safe_session_state import SafeSessionState
 from streamlit.runtime.state.session_state import SessionState
@@ -107,6 +110,8 @@ class Base:
             script = Response(self.scripts[name], media_type="text/javascript", headers=kept)
             await script(scope, receive, send)
         else:
+            if scope["type"] == "websocket":
+                _write_at_once(send)
             await self.app(scope, receive, send)
 
 
@@ -408,6 +413,72 @@ def answer_whoever_asks() -> None:
 
 
 _CLOSING: set[asyncio.Future[None]] = set()
+
+
+class AtOnce:
+    """A connection that writes in one piece what it is given in one step of the server's thread.
+    Each piece would let go of the interpreter, and wait for it behind every run."""
+
+    def __init__(self, of: asyncio.Transport):
+        self.of = of
+        self.waiting: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.of, name)
+
+    def write(self, data: bytes) -> None:
+        if not self.waiting:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self.waiting.append(data)
+
+    def flush(self) -> None:
+        data, self.waiting = b"".join(self.waiting), []
+        if data and not self.of.is_closing():
+            self.of.write(data)
+
+    def close(self) -> None:
+        self.flush()
+        self.of.close()
+
+
+def _write_at_once(send: Send) -> None:
+    """Of a web socket's connection, where its server lets one see it."""
+    protocol = getattr(send, "__self__", None)
+    if isinstance(transport := getattr(protocol, "transport", None), asyncio.Transport):
+        vars(protocol)["transport"] = AtOnce(transport)
+
+
+def send_in_one_piece() -> None:
+    """Let the server's thread send all at once that there is for a browser. Streamlit looks around
+    after each message, which took as long as the message."""
+    flushing, sending = AppSession.flush_browser_queue, Runtime._send_message
+
+    def flush(self: AppSession) -> list[Any]:
+        found = flushing(self)
+        return [found] if found else []
+
+    def send(self: Runtime, info: ActiveSessionInfo, messages: Any) -> None:
+        for message in messages:
+            sending(self, info, message)
+
+    AppSession.flush_browser_queue = flush  # type: ignore[method-assign]
+    Runtime._send_message = send  # type: ignore[method-assign,assignment]
+
+
+def let_go_of_what_ran() -> None:
+    """Let a run be gone as soon as it is over, with the values of all widgets that it was asked
+    with. Its thread knows it and it knows its thread: some 20 KiB of each change waited until
+    Python looks for cycles among everything, which is minutes."""
+    running = ScriptRunner._run_script_thread
+
+    def run(self: ScriptRunner) -> None:
+        try:
+            running(self)
+        finally:
+            vars(threading.current_thread()).pop(SCRIPT_RUN_CONTEXT_ATTR_NAME, None)
+            object.__setattr__(self._session_state, "_yield_callback", lambda: None)
+
+    ScriptRunner._run_script_thread = run  # type: ignore[method-assign]
 
 
 def let_go_of_who_is_gone() -> None:

@@ -116,6 +116,11 @@ def phases() -> None:
     )
 
 
+def phases_coming() -> None:
+    """Said until that is found."""
+    parts.small("What frees memory comes when you pause …")
+
+
 def servers() -> None:
     """What to change of how the plan serves, with a button each; the others in a table."""
     plan = state.plan()

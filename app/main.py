@@ -14,8 +14,9 @@ if ROOT not in sys.path:  # `streamlit run app/main.py` knows only this file's f
 import streamlit as st  # noqa: E402
 from starlette.middleware import Middleware  # noqa: E402
 
-from app import failed, front, guard  # noqa: E402
+from app import failed, front, guard, warm  # noqa: E402
 
+warm.one_heap()
 guard.ask_nobody()
 front.keep_what_is_unsent()
 front.ask_for_one_value()
@@ -26,6 +27,8 @@ front.tell_components_plain_data()
 front.look_at_what_components_said()
 front.hand_over_together()
 front.answer_whoever_asks()
+front.send_in_one_piece()
+front.let_go_of_what_ran()
 front.let_go_of_who_is_gone()
 server = st.App(
     Path(__file__).with_name("page.py"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import streamlit as st
 
 from app import body, explore, places, sidebar, start, state, warm, why
@@ -19,28 +17,26 @@ st.set_page_config(page_title="Memplan", page_icon=ICON, layout="wide", initial_
 warm.once()
 
 
-def _view(name: str, title: str, **more: Any) -> Any:
-    return st.Page(f"views/{name}.py", title=title, url_path=name, **more)
-
-
+# No function is made here or in the view of a plan: it and all that the run has made would keep
+# each other until Python looks for cycles.
 # What people come for, and the views of each; the address of a view is its name.
 TRAIN = st.Page("views/train.py", title="Memory", url_path="home", default=True)
 PLACES = {
     "Train": (
         TRAIN,
-        _view("time", "Time"),
-        _view("tiers", "Tiers"),
-        _view("ledger", "Every tensor"),
+        places.view("time", "Time"),
+        places.view("tiers", "Tiers"),
+        places.view("ledger", "Every tensor"),
     ),
     "Serve": (
-        _view("serve", "Memory"),
-        _view("stream", "Requests"),
-        _view("rates", "Arrival rates"),
+        places.view("serve", "Memory"),
+        places.view("stream", "Requests"),
+        places.view("rates", "Arrival rates"),
     ),
-    "RL": (_view("together", "RL"),),
-    "Explore": (_view("explore", "Explore"),),
-    "Compare": (_view("compare", "Compare"),),
-    "Proof": (_view("accuracy", "Accuracy"), _view("method", "Method")),
+    "RL": (places.view("together", "RL"),),
+    "Explore": (places.view("explore", "Explore"),),
+    "Compare": (places.view("compare", "Compare"),),
+    "Proof": (places.view("accuracy", "Accuracy"), places.view("method", "Method")),
 }
 # Other names of the first view: its own, and that of what stands on it now.
 ALIASES = [

@@ -28,6 +28,11 @@ _component = st.components.v2.component(
 )
 
 
+def view(name: str, title: str) -> Any:
+    """A page of the app; its address is its name."""
+    return st.Page(f"views/{name}.py", title=title, url_path=name)
+
+
 def draw(
     places: Mapping[str, Sequence[Any]], here: Any, take: Callable[[list[list[str]]], None] | None
 ) -> None:

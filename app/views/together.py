@@ -7,7 +7,6 @@ from memcore.words.together import TOGETHER
 
 found = state.report().together
 
-
 if found:
     parts.rollouts(shared.generated(state.plan()), state.report().time)
     place = st.container()
@@ -32,9 +31,7 @@ if found:
         "of one number for each token."
     )
     with place:
-        rest.when_over(
-            levers.phases, lambda: parts.small("What frees memory comes when you pause …")
-        )
+        rest.when_over(levers.phases, levers.phases_coming)
 elif state.report().memory:
     st.markdown("##### What runs on the GPUs that train?")
     kinds = [(name, word) for name, word in TOGETHER.items() if name != "none"]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
+import platform
 import re
 import socket
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import served
@@ -24,10 +28,14 @@ from streamlit.proto.BidiComponent_pb2 import BidiComponent
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.app_session import AppSession
 from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
+from streamlit.runtime.fragment import MemoryFragmentStorage
 from streamlit.runtime.media_file_manager import MediaFileManager
 from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
+from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
+from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.runtime import Runtime
-from streamlit.runtime.scriptrunner import ScriptRunnerEvent
+from streamlit.runtime.scriptrunner import RerunData, ScriptRunner, ScriptRunnerEvent
+from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.runtime.state import SafeSessionState, SessionState
 from streamlit.runtime.state.common import WidgetMetadata
 from streamlit.runtime.websocket_session_manager import WebsocketSessionManager
@@ -309,6 +317,125 @@ def test_what_a_run_says_is_heard_together_and_in_its_order(
     assert not front.ANSWERING
     session.later.pop()()  # finds nothing
     assert session.heard[-1] == ends
+
+
+def test_what_is_sent_in_one_step_is_written_in_one_piece() -> None:
+    """In its order; and before the connection is closed."""
+    written: list[bytes | str] = []
+
+    class Connection(asyncio.Transport):
+        def write(self, data: bytes) -> None:  # type: ignore[override]
+            written.append(data)
+
+        def close(self) -> None:
+            written.append("closed")
+
+        def is_closing(self) -> bool:
+            return "closed" in written
+
+    class Protocol:
+        def __init__(self) -> None:
+            self.transport: Any = Connection()
+
+        async def send(self, message: Any) -> None:
+            self.transport.write(message)
+
+    async def talk() -> None:
+        protocol = Protocol()
+        front._write_at_once(protocol.send)
+        await protocol.send(b"one ")
+        await protocol.send(b"two")
+        assert not written
+        await asyncio.sleep(0)
+        assert written == [b"one two"]
+        await protocol.send(b"three")
+        protocol.transport.close()
+        await asyncio.sleep(0)
+        assert written[1:] == [b"three", "closed"]
+        await protocol.send(b"too late")
+        await asyncio.sleep(0)
+        assert written[-1] == "closed"
+
+    asyncio.run(talk())
+    front._write_at_once(asyncio.sleep)  # of another kind: left alone
+
+
+def test_all_that_there_is_for_a_browser_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its order, and nothing where there is nothing."""
+    sent: list[tuple[str, str]] = []
+    waiting = ["one", "two"]
+    monkeypatch.setattr(AppSession, "flush_browser_queue", lambda _: list(waiting))
+    monkeypatch.setattr(Runtime, "_send_message", lambda _, to, message: sent.append((to, message)))
+    front.send_in_one_piece()
+    session: Any = SimpleNamespace()
+    for found in AppSession.flush_browser_queue(session):
+        Runtime._send_message(session, "browser", found)  # type: ignore[arg-type]
+    assert sent == [("browser", "one"), ("browser", "two")]
+    waiting.clear()
+    assert AppSession.flush_browser_queue(session) == []
+
+
+def test_of_a_run_that_is_over_nothing_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without that Python looks for cycles."""
+    script = tmp_path / "script.py"
+    script.write_text("import streamlit as st; st.slider('n', key='n')", encoding="utf-8")
+    monkeypatch.setattr(Runtime, "_instance", MagicMock())
+    running = ScriptRunner._run_script_thread
+    monkeypatch.setattr(ScriptRunner, "_run_script_thread", running)
+    front.let_go_of_what_ran()
+    gc.disable()
+    try:
+        ended: list[ScriptRunnerEvent] = []
+        runner = ScriptRunner(
+            "session",
+            str(script),
+            SessionState(),
+            MemoryUploadedFileManager("/"),
+            ScriptCache(),
+            RerunData(),
+            {},
+            MemoryFragmentStorage(),
+            PagesManager(str(script)),
+            event_loop=asyncio.new_event_loop(),
+        )
+
+        def hear(_: object, event: ScriptRunnerEvent, **more: object) -> None:
+            ended.append(event)
+
+        runner.on_event.connect(hear)
+        runner.start()
+        assert runner._script_thread
+        runner._script_thread.join()
+        assert ended[-2:] == [
+            ScriptRunnerEvent.SCRIPT_STOPPED_WITH_SUCCESS,
+            ScriptRunnerEvent.SHUTDOWN,
+        ]
+        gone = weakref.ref(runner)
+        del runner
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+HEAPS = """
+import ctypes, sys, threading
+from app import warm
+if "one" in sys.argv:
+    warm.one_heap()
+thread = threading.Thread(target=lambda: [bytes(1000) for _ in range(1000)])
+thread.start(); thread.join()
+ctypes.CDLL(None).malloc_stats()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc alone")
+def test_all_threads_take_memory_from_one_heap() -> None:
+    for asked, heaps in (("", 2), ("one", 1)):
+        command = (sys.executable, "-c", HEAPS, asked)
+        said = subprocess.run(command, capture_output=True, text=True, cwd=served.ROOT, check=True)
+        assert said.stderr.count("Arena") == heaps, said.stderr
 
 
 def test_what_a_component_said_is_as_streamlit_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

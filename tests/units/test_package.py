@@ -96,6 +96,18 @@ def test_views_hold_no_arithmetic_no_try_and_no_html(path: Path) -> None:
             assert node.attr != "html", where
 
 
+MAKES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+OF_PLANS = [path for path in VIEWS if path.stem not in ("accuracy", "method")]
+
+
+@pytest.mark.parametrize("path", [ROOT / "app" / "page.py", *OF_PLANS], ids=name)
+def test_what_each_run_executes_anew_makes_no_function(path: Path) -> None:
+    """A function knows the names of its script, and the script knows it: a cycle, which holds the
+    run's report."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        assert not isinstance(node, MAKES), f"{name(path)}:{getattr(node, 'lineno', 0)}"
+
+
 # ---- packaging
 
 

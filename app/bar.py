@@ -7,7 +7,7 @@ before one's eyes. A click on a part says why it is so large.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,9 @@ class Part:
     hatched: bool = False
 
 
+_OF_PART = tuple(field.name for field in fields(Part))
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """Parts from left to right, and the line that they must not cross."""
@@ -66,7 +69,7 @@ class Bar:
         return {
             "parts": [
                 {
-                    **asdict(part),
+                    **{name: getattr(part, name) for name in _OF_PART},
                     "share": 100 * part.bytes / end,
                     "text": bytes_text(part.bytes),
                     "ink": palette.text_on(part.colour),

@@ -17,8 +17,11 @@ from typing import Any
 
 import streamlit as st
 
+from app import front
+
 Take = Callable[[Any], None]
 DRAWN = "drawn"  # the key of the widget that carries the number of the run
+_NONE = object()  # no value: a control is not on the page
 
 
 @dataclass
@@ -47,7 +50,7 @@ class Controls:
         least that it may have. Returns the key.
         """
         control = self.all.setdefault(key, Control(value, take))
-        if key not in st.session_state or st.session_state[key] != value:
+        if front.values().get(key, _NONE) != value:
             control.sent = self.run
         if control.sent > self.seen():
             st.session_state[key] = value
@@ -69,26 +72,27 @@ class Controls:
 
     def pass_over(self, but: Collection[str | None]) -> None:
         """Take nothing of what was chosen, but in the widgets with these keys."""
+        values = front.values()
         for key, control in self.all.items():
-            if key not in but and key in st.session_state:
-                control.shown = st.session_state[key]
+            if key not in but and (value := values.get(key, _NONE)) is not _NONE:
+                control.shown = value
 
     def moved(self, seen: int) -> list[tuple[Control, Any]]:
         """The controls that show what was chosen, and not what a run later than `seen` changed,
         with what they show."""
-        found = []
+        found, values = [], front.values()
         for key, control in self.all.items():
-            if key not in st.session_state:  # not on the page any more
+            value = values.get(key, _NONE)
+            if value is _NONE or value == control.shown:  # not on the page any more, or as it was
                 continue
-            value = st.session_state[key]
             repeated = any(value == old for old, run in control.before if run > seen)
-            if value != control.shown and not repeated:
+            if not repeated:
                 found.append((control, value))
         return found
 
     def seen(self) -> int:
         """The newest run that the browser has drawn to its end."""
-        number = st.session_state.get(DRAWN) or ""
+        number = front.values().get(DRAWN) or ""
         return int(number) if number.isascii() and number.isdecimal() and len(number) < 12 else 0
 
     def drawn(self) -> None:

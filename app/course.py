@@ -7,7 +7,8 @@ change of the plan, and took half of what a change cost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import streamlit as st
@@ -62,6 +63,7 @@ def data(memory: Memory, courses: Sequence[Course]) -> dict[str, Any]:
     near = memory.capacity_bytes < FAR * most
     places = {(i.rank, i.id, i.bytes): n for n, i in enumerate(memory.timeline)}
     words: dict[tuple[str, str], int] = {}
+    text = functools.cache(bytes_text)  # most parts are as large in most slots
     stages, peak = [], (0, 0)
     for row, course in enumerate(shown):
         slots = course.fullest(SLOTS)
@@ -77,7 +79,7 @@ def data(memory: Memory, courses: Sequence[Course]) -> dict[str, Any]:
                 "edges": [round(scale * t, 3) for t in (*(s.start for s in slots), slots[-1].end)],
                 "sizes": [part if any(part) else None for part in parts]
                 + [[round(sure / GiB, 4)] * len(slots) if sure else None],
-                "words": [words.setdefault(_said(s), len(words)) for s in slots],
+                "words": [words.setdefault(_said(s, text), len(words)) for s in slots],
                 # Of what is no instant of the Report nothing more is known.
                 "paths": ["" if n is None else f"memory.timeline.{n}" for n in at],
                 "peak": (
@@ -104,12 +106,12 @@ def data(memory: Memory, courses: Sequence[Course]) -> dict[str, Any]:
     }
 
 
-def _said(s: Slot) -> tuple[str, str]:
-    """What is said of a slot: in bold, and below."""
+def _said(s: Slot, text: Callable[[float], str]) -> tuple[str, str]:
+    """What is said of a slot: in bold, and below; `text` says a size."""
     alive = [
-        f"{title}: {bytes_text(s.consumers[key])}"
+        f"{title}: {text(s.consumers[key])}"
         for key, (title, _) in palette.CONSUMERS.items()
         if s.consumers[key]
     ]
     batch = f", micro-batch {s.micro_batch}" if s.micro_batch else ""
-    return f"{bytes_text(s.bytes)}, {s.label}{batch}", "\n".join(alive)
+    return f"{text(s.bytes)}, {s.label}{batch}", "\n".join(alive)

@@ -7,7 +7,7 @@ figure would be another, and a widget for the server and for the browser.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import streamlit as st
@@ -30,6 +30,8 @@ class Item:
     help: str = ""
 
 
+_OF_ITEM = tuple(field.name for field in fields(Item))
+
 # Not in a shadow: its look is that of the other figures, in why.css.
 _component = st.components.v2.component(
     "memplan_line",
@@ -41,5 +43,5 @@ _component = st.components.v2.component(
 
 def draw(items: Iterable[Item], key: str) -> None:
     """The line on the page; a click on a figure opens the drawer."""
-    said = [{name: text for name, text in asdict(item).items() if text} for item in items]
+    said = [{name: text for name in _OF_ITEM if (text := getattr(item, name))} for item in items]
     _component(key=key, data={"items": said}, on_why_change=lambda: why.asked(key))

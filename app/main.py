@@ -28,6 +28,7 @@ front.look_at_what_components_said()
 front.hand_over_together()
 front.answer_whoever_asks()
 front.send_in_one_piece()
+front.copy_places_quickly()
 front.let_go_of_what_ran()
 front.let_go_of_who_is_gone()
 server = st.App(

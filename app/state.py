@@ -11,7 +11,6 @@ somebody went Back or Forward to it.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -45,7 +44,7 @@ from memcore.plan.link import (
     pin_name,
 )
 from memcore.plan.measured import Measured
-from memcore.plan.plan import Plan, draft_from, get, put, title_of, value_text
+from memcore.plan.plan import Plan, draft_from, get, title_of, value_text
 from memcore.plan.repair import followed, repair
 from memcore.report import Report
 from memcore.search.calibration import Calibrated, refused
@@ -136,7 +135,7 @@ class Session:
 
 def session() -> Session:
     """This session's; there is one from `begin` on."""
-    found: Session = st.session_state.memplan
+    found: Session = front.values()["memplan"]
     return found
 
 
@@ -617,16 +616,26 @@ def change(changes: Mapping[str, Any]) -> None:
     """Change fields of the draft; the plan follows when the draft is valid."""
     s = session()
     s.edited, s.link_issues = True, []
-    draft = copy.deepcopy(s.draft)
-    for path, value in changes.items():
-        put(draft, path, value)
-    s.draft = draft
+    s.draft = _with(s.draft, changes)
     try:
-        _accept(s, Plan.of(draft))
+        _accept(s, Plan.of(s.draft))
     except PlanError as e:
         s.problems = e.issues
         s.asked = tuple(dict.fromkeys([*(p for p in s.asked if p not in changes), *changes]))
         _follow(s, changes)
+
+
+def _with(draft: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Another draft, of which no more is new than what leads to a change."""
+    draft = dict(draft)
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        place = draft
+        for name in parents:
+            place[name] = dict(place[name])
+            place = place[name]
+        place[last] = value
+    return draft
 
 
 def _follow(s: Session, changes: Mapping[str, Any]) -> None:

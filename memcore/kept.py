@@ -32,7 +32,7 @@ T = TypeVar("T")
 BUDGET = 64 * 2**20  # bytes of all answers; what a process takes for them is about half more
 ENTRY = 500  # bytes of what finds an answer again: a key and its places in two mappings
 LATER = 128  # answers after which one is measured
-FIRST, EACH = 8, 24  # of a function's answers the first ones are measured, and then one of so many
+FIRST, EACH = 8, 96  # of a function's answers the first ones are measured, and then one of so many
 YOUNG = 0.45  # of the budget: the most of the young generation. What is over it is one answer
 # What answers share, and what is as old as the process: it is no part of any of them.
 SHARED: set[type] = {ModuleType, FunctionType, BuiltinFunctionType, MethodType, type(None)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gc
 import json
 import platform
@@ -23,8 +24,10 @@ from unittest.mock import MagicMock
 import pytest
 import served
 from streamlit.components.v2.bidi_component import main as bidi_component
+from streamlit.cursor import Cursor, RunningCursor
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.BidiComponent_pb2 import BidiComponent
+from streamlit.proto.Element_pb2 import Element
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.app_session import AppSession
 from streamlit.runtime.forward_msg_queue import ForwardMsgQueue
@@ -417,6 +420,27 @@ def test_of_a_run_that_is_over_nothing_stays(
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_place_of_a_run_is_copied_as_streamlit_copies_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy has all of it, and moves alone."""
+    one = RunningCursor(root_container=1, parent_path=(2, 3))
+    one.lock_element()
+    usual = vars(copy.deepcopy(one))
+    monkeypatch.setattr(Cursor, "__deepcopy__", None, raising=False)
+    front.copy_places_quickly()
+    other = copy.deepcopy(one)
+    assert type(other) is RunningCursor
+    for name, value in vars(other).items():
+        assert name == "_transient_elements" or value == usual[name]
+    assert vars(other).keys() == usual.keys()
+    assert not other.transient_elements
+    other.lock_element()
+    other.transient_elements[0] = Element()
+    assert (one.index, other.index, len(one.transient_elements)) == (1, 2, 0)
+    third = copy.deepcopy(other)
+    assert list(third.transient_elements.items()) == [(0, Element())]
+    assert third.transient_elements is not other.transient_elements
 
 
 HEAPS = """

@@ -196,7 +196,9 @@ def made(model: dict[str, Any], words: dict[str, Any], device: str) -> tuple[Any
                 use_gradient_checkpointing=words["checkpointing"] == "full",
                 gradient_checkpointing_kwargs={"use_reentrant": False},
             )
-        adapter = peft.LoraConfig(r=words["lora_rank"], target_modules=targets, task_type="CAUSAL_LM")
+        adapter = peft.LoraConfig(
+            r=words["lora_rank"], target_modules=targets, task_type="CAUSAL_LM"
+        )
         net = peft.get_peft_model(net, adapter)
     if words["kernels"] == "compile":
         for layer in net.model.layers:
@@ -256,7 +258,9 @@ def optimizer_of(words: dict[str, Any], trained: list[Any]) -> Any:
     if name in ("adam8bit", "paged-adamw8bit"):
         import bitsandbytes as bnb
 
-        return (bnb.optim.AdamW8bit if name == "adam8bit" else bnb.optim.PagedAdamW8bit)(trained, lr)
+        return (bnb.optim.AdamW8bit if name == "adam8bit" else bnb.optim.PagedAdamW8bit)(
+            trained, lr
+        )
     if name == "adafactor":
         from transformers.optimization import Adafactor
 
@@ -278,7 +282,10 @@ def batch_of(net: Any, words: dict[str, Any], device: str) -> dict[str, Any]:
     if hasattr(config, "image_size") and hasattr(config, "patch_size"):
         side = config.image_size
         images = torch.randn(rows, config.num_channels, side, side, device=device)
-        return {"pixel_values": images, "labels": torch.zeros(rows, dtype=torch.long, device=device)}
+        return {
+            "pixel_values": images,
+            "labels": torch.zeros(rows, dtype=torch.long, device=device),
+        }
 
     def tokens(length: int) -> Any:
         return torch.randint(5, vocabulary, (rows, length), device=device)
@@ -550,8 +557,12 @@ def run(jobs: Path, out: Path, seconds: float, device: str) -> None:
         with contextlib.suppress(PackageNotFoundError):
             versions[package] = version(package)
     date = datetime.now(UTC).date().isoformat()
-    done = {json.loads(row)["name"] for row in out.read_text().splitlines()} if out.exists() else set()
-    todo = [job for job in map(json.loads, jobs.read_text().splitlines()) if job["name"] not in done]
+    done = (
+        {json.loads(row)["name"] for row in out.read_text().splitlines()} if out.exists() else set()
+    )
+    todo = [
+        job for job in map(json.loads, jobs.read_text().splitlines()) if job["name"] not in done
+    ]
     ahead = [fork(job, device) for job in todo[:1]]
     for job, following in itertools.zip_longest(todo, todo[1:]):
         start, waiting = time.monotonic(), ahead.pop()
@@ -586,7 +597,9 @@ def compare(out: Path) -> None:
                 ours: Any = report
                 for name in field.split("."):
                     ours = getattr(ours, name)
-                between = f"{ours[0] / GIB:.3f}-{ours[1] / GIB:.3f}" if isinstance(ours, tuple) else ""
+                between = (
+                    f"{ours[0] / GIB:.3f}-{ours[1] / GIB:.3f}" if isinstance(ours, tuple) else ""
+                )
                 size = f"{value / GIB:.3f} GiB" if "bytes" in field else f"{value * 1e3:.2f} ms"
                 off = between or f"{ours / value - 1:+.2%}"
                 told.append(f"{field.partition('.')[2]} {size} {off}")

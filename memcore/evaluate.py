@@ -21,7 +21,7 @@ from memcore.tape.structure import EMBEDDING
 from memcore.together.together import together
 from memcore.training.executions import peak_dtype
 from memcore.training.run import run_of
-from memcore.training.steps import keeps_outputs, unquantized_in_fp32
+from memcore.training.steps import keeps_outputs, unfused, unquantized_in_fp32
 from memcore.training.training import Training, not_planned, predicting
 from memcore.units import bytes_text, rate_text
 from memcore.words.precision import PRECISIONS
@@ -94,6 +94,11 @@ def _remarks(plan: Plan, training: Training, time: Time) -> dict[str, str]:
                 f"{bytes_text(without.memory.allocated_bytes)}, and makes a step "
                 f"{_longer(added)}.{why}"
             )
+    if unfused(plan):
+        found["train.attention"] = (
+            "In fp32 SDPA has no fused kernel for heads that share keys and values: it keeps the "
+            "scores, as eager attention does. bf16 autocast has one."
+        )
     eight_bit = training.step.copies.eight_bit
     if eight_bit and (without := _without(plan, "train.precision", WIDER)):
         added_bytes = training.memory.allocated_bytes - without.memory.allocated_bytes

@@ -4,7 +4,6 @@ import streamlit as st
 
 from app import parts, rest, simulated, state
 
-
 if state.report().serve:
     st.markdown("##### A stream of requests, by how the cache is handed out")
     parts.latency_targets()

@@ -22,7 +22,16 @@ from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.step.states import DEEPSPEED as SOURCE
-from memcore.step.step import BUFFERS, Alive, Instant, Step, optimizer_states, stepping, tables_of
+from memcore.step.step import (
+    BUFFERS,
+    WORKSPACES,
+    Alive,
+    Instant,
+    Step,
+    optimizer_states,
+    stepping,
+    tables_of,
+)
 from memcore.tape.dims import (
     ALLREDUCED,
     BUCKET,
@@ -185,7 +194,7 @@ def always(step: Step) -> Alive:
     elif step.zero and step.offload != "none":
         why = "temp_grad_buffer_for_gpu_offload"
         alive.append((buffer("gradient on its way to the host", LARGEST, half, "always", why), 1))
-    return [*alive, (BUFFERS, tables_of(step))]
+    return [*alive, (BUFFERS, tables_of(step)), (WORKSPACES, 1)]
 
 
 def gathered(step: Step) -> Alive:

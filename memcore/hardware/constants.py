@@ -102,23 +102,34 @@ STREAM_POOLS = Constant(
     "whose blocks no other stream can use, and which run ahead of the GPU",
 )
 CUBLAS_WORKSPACE = Constant(
-    "cuBLAS workspace, before Hopper",
+    "cuBLAS workspace of one thread, before Hopper",
     8_519_680,
-    2 * 8_519_680,
+    8_519_680,
     "bytes",
     "measured",
-    "PyTorch's default for CUBLAS_WORKSPACE_CONFIG, :4096:2:16:8 "
-    "(aten/src/ATen/cuda/CUDABlas.cpp); one for each thread that multiplies matrices: forward's, "
-    "and backward's. torch.cuda.memory_allocated counts it",
+    "PyTorch's default for CUBLAS_WORKSPACE_CONFIG, :4096:2:16:8 (aten/src/ATen/cuda/"
+    "CublasHandlePool.cpp), which cuBLASLt shares. The threads of forward and of backward have one "
+    "each, and torch.cuda.memory_allocated counts both: 23 runs on a T4 have 16.3 MiB more than "
+    "their tensors at least",
 )
 CUBLAS_WORKSPACE_HOPPER = Constant(
-    "cuBLAS workspace, Hopper and later",
+    "cuBLAS workspace of one thread, Hopper and later",
     32 * MiB,
-    2 * 32 * MiB,
+    32 * MiB,
     "bytes",
     "measured",
-    "as before Hopper, with :4096:8",
+    "as before Hopper, with :4096:8. Forward's and backward's together: 64.1 MiB more than their "
+    "tensors in a log of torchtitan, 64.1 to 70.1 in 30 of 36 runs of our own on an H100",
 )
+LARGE_WORKSPACE = ("Hopper", "Blackwell")  # architectures that PyTorch gives the larger one
+
+
+def cublas_workspace(architecture: str) -> Constant:
+    """Of one thread, on a GPU of NVIDIA's."""
+    large = architecture.startswith(LARGE_WORKSPACE)
+    return CUBLAS_WORKSPACE_HOPPER if large else CUBLAS_WORKSPACE
+
+
 CUDA_CONTEXT = Constant(
     "CUDA context and loaded kernels",
     0.3 * GiB,
@@ -319,6 +330,12 @@ FLASH_3 = Constant(
     "tokens and 561 with 16,384, forward behind a causal mask 579 and 616; the middle is used for "
     "both, and no step was fitted",
 )  # fmt: skip
+CUDNN_ATTENTION = Constant(
+    "SDPA with cuDNN, Hopper, share of peak FLOP/s", 0.34, 0.52, "ratio", "measured",
+    "14 shapes of our own on an H100 (benchmarks/kernels.py, PyTorch 2.11, cuDNN 9.15 or newer, "
+    "presets/evidence/kernels.csv) of 2,048 tokens and more: forward 0.34 to 0.62, with backward "
+    "0.27 to 0.52, the more the longer; the middle is used for all, and no step was fitted",
+)  # fmt: skip
 SCAN = Constant(
     "scans over states in chunks, share of peak FLOP/s", 0.05, 0.13, "ratio", "assumed",
     "Dao and Gu 2024 (Mamba-2), figure 10: on an A100 as fast as FlashAttention 2 at 2,000 tokens, "
@@ -440,9 +457,15 @@ def _served(name: str, value: float, unit: str, source: str) -> Constant:
 
 HOST_LAUNCH = Constant(
     "an operation that the host starts", 21e-6, 21e-6, "seconds", "measured",
-    f"5 speeds: {SERVED}: transformers, eager. A linear layer of PyTorch alone, with autograd, "
-    "took 13.5 us on a DGX H100's Xeon (NVIDIA/TransformerEngine issue 2053). In backward it is "
-    "taken to be as much: there are 1.7 kernels for an operation, but C++ starts them",
+    f"5 speeds: {SERVED}: transformers, eager. A linear layer of PyTorch alone took 13.5 us on a "
+    "DGX H100's Xeon (NVIDIA/TransformerEngine issue 2053)",
+)  # fmt: skip
+HOST_TRAINING = Constant(
+    "an operation that the host starts in training", 39e-6, 39e-6, "seconds", "measured",
+    "8 phases of four steps of transformers that wait for the host, on a virtual machine whose CPU "
+    "takes 1.6 times as long as a common server's (presets/evidence/campaign.jsonl): 39 to 44 us "
+    "an operation in forward, which builds autograd's graph, and 43 to 69 in backward, whose "
+    "kernels are 1.7 for an operation; 47 in the middle, and less by what that CPU takes longer",
 )  # fmt: skip
 HOST_MEGATRON = Constant(
     "an operation that the host starts for Megatron's layers", 47e-6, 47e-6, "seconds", "measured",
@@ -505,6 +528,7 @@ ALL = (
     CUDA_GRAPHS,
     SAMPLER_LOGITS,
     HOST_LAUNCH,
+    HOST_TRAINING,
     HOST_MEGATRON,
     MODULE,
     LOOPED,
@@ -513,6 +537,7 @@ ALL = (
     *NF4_LAUNCHES.values(),
     *(c for e in (*EFFICIENCIES.values(), OTHER) for c in dict.fromkeys(e.shares)),
     FLASH_3,
+    CUDNN_ATTENTION,
     SCAN,
     POWER_EXPONENT,
     LAUNCH,

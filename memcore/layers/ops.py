@@ -182,7 +182,9 @@ def activation(t: Tape, x: Tensor, kind: str) -> Tensor:
             return multiply(t, x, keeps_result(t, scale(t, x, "a x"), "sigmoid"), "product")
         half = scale(t, x, "x / 2")
         if kind == "gelu_new":  # x/2 (1 + tanh(a (x + b x^3)))
-            inner = add(t, x, scale(t, power(t, x, "cube"), "cube scaled"), "x + cube")
+            # torch.pow is on autocast's list of what runs in fp32, and all behind it follows.
+            wide = cast(t, x, "fp32", "x (fp32)") if t.autocast else x
+            inner = add(t, x, scale(t, power(t, wide, "cube"), "cube scaled"), "x + cube")
             inner = scale(t, inner, "inner")
         else:  # gelu_fast: x/2 (1 + tanh(a x (1 + b x x)))
             square = multiply(t, scale(t, x, "b x"), x, "b x x")

@@ -37,7 +37,9 @@ from memcore.words.training import (
     COPIES,
     CORE_ATTN,
     DENSE,
+    CUDNN,
     FLASH_3,
+    KEEPS_LIKE,
     FP32,
     FRAMEWORKS,
     FREED,
@@ -547,12 +549,12 @@ def _model_rules(plan: Plan, model: Model | None) -> list[Rule]:
     family, own = FAMILIES[model.family], FRAMEWORKS[t.framework].own
     runs = family.attentions
     losses = ("eager",) if beheaded(model) else family.losses
-    flash_3 = t.attention == FLASH_3 and "flash" in runs
-    rules = _flash_3_rules(plan) if flash_3 else []
+    alike = KEEPS_LIKE.get(t.attention, "") if KEEPS_LIKE.get(t.attention) in runs else ""
+    rules = _newer_attention_rules(plan, alike) if alike else []
     rules += [
         Rule(
             "train.attention",
-            not flash_3 and t.attention not in runs,
+            not alike and t.attention not in runs,
             attention_missing(model, t.attention),
             to("train.attention", *reversed(runs)),
         ),
@@ -821,17 +823,25 @@ def _float8_rules(plan: Plan, _: Model | None) -> list[Rule]:
     ]
 
 
-def _flash_3_rules(plan: Plan) -> list[Rule]:
-    """What FlashAttention 3 does not run on."""
+# Architectures that an attention runs on, and what to say of others.
+NEWER_ATTENTION = {
+    FLASH_3: (("Hopper",), "FlashAttention 3 runs on Hopper only"),
+    CUDNN: (("Hopper", "Blackwell"), "SDPA runs cuDNN's attention on Hopper and Blackwell only"),
+}
+
+
+def _newer_attention_rules(plan: Plan, alike: str) -> list[Rule]:
+    """What an attention that keeps the same tensors as another does not run on."""
     own = FRAMEWORKS[plan.train.framework].own
-    flash = to("train.attention", "flash")
+    other = to("train.attention", alike)
+    architectures, why = NEWER_ATTENTION[plan.train.attention]
     return [
-        Rule("train.attention", own, "Megatron runs Transformer Engine's attention", flash),
+        Rule("train.attention", own, "Megatron runs Transformer Engine's attention", other),
         Rule(
             "train.attention",
-            not own and not plan.accelerator.architecture.startswith("Hopper"),
-            "FlashAttention 3 runs on Hopper only",
-            flash,
+            not own and not plan.accelerator.architecture.startswith(architectures),
+            why,
+            other,
             "take such a GPU",
         ),
     ]

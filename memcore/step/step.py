@@ -19,7 +19,7 @@ from memcore.models.blocks import Blocks
 from memcore.models.stack import Layers
 from memcore.step.chart import Chart
 from memcore.step.states import BlockStates, block_states, lookup_tables
-from memcore.tape.dims import EP, HALF_ROTARY, Cut, Flat, Number, Shape
+from memcore.tape.dims import CUBLAS, EP, HALF_ROTARY, Cut, Flat, Number, Shape
 from memcore.tape.kinds import Role
 from memcore.tape.ledger import (
     AUTOGRAD,
@@ -361,6 +361,19 @@ BUFFERS = Group(
     )
 )
 
+# Megatron's layers have Transformer Engine's products, whose workspace is another.
+WORKSPACES = Group(
+    (
+        Template(
+            "cuBLAS workspace", "workspace", (CUBLAS,), "int8", "always",
+            "one for the thread of forward, one for that of backward",
+            "aten/src/ATen/cuda/CublasHandlePool.cpp: getCUDABlasLtWorkspaceSize",
+            copies=2,
+            role=Role.KERNEL,
+        ),
+    )
+)  # fmt: skip
+
 AVERAGES_TAKEN = Group(
     (
         Template(
@@ -404,7 +417,7 @@ def resident(step: Step) -> Alive:
         alive += step.every("buckets")
     if step.copies.scaled:
         alive.append((LOSS_SCALE, 1))
-    return [*alive, (BUFFERS, tables_of(step))]
+    return [*alive, (BUFFERS, tables_of(step)), (WORKSPACES, 1)]
 
 
 def at_least(step: Step) -> Alive:

@@ -184,6 +184,7 @@ KEPT = Dim(
     "width of what eager attention keeps as values, where they are part of a joint tensor",
 )
 SMS = Dim("SMS", "streaming multiprocessors of the GPU (compute units on AMD)")
+CUBLAS = Dim("CUBLAS", "bytes of cuBLAS's workspace for one thread")
 TOKENS = Dim("TOKENS", "B x S: tokens in a micro-batch")
 DISTINCT = Dim(
     "DISTINCT",

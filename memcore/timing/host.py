@@ -307,7 +307,7 @@ def waited(host: tuple[Read, Read], gpu: tuple[Read, Read], batches: Read) -> Re
 def each_start(plan: Plan, x: Any = PLAIN) -> Read:
     """Seconds that the host takes for one operation of a training step."""
     megatron = plan.train.kernels == "megatron"
-    return each_of(constants.HOST_MEGATRON if megatron else constants.HOST_LAUNCH, plan, x)
+    return each_of(constants.HOST_MEGATRON if megatron else constants.HOST_TRAINING, plan, x)
 
 
 def each_of(launch: constants.Constant, plan: Plan, x: Any = PLAIN) -> Read:

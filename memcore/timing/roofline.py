@@ -42,7 +42,7 @@ from memcore.tape.kinds import Module, Part
 from memcore.tape.ledger import Amounts, Terms, kept_products
 from memcore.tape.tape import Send, Tape
 from memcore.words.precision import EightBit
-from memcore.words.training import FLASH_3, KEPT_PRODUCTS, LAYER, OPERATIONS, TO_END
+from memcore.words.training import CUDNN, FLASH_3, KEPT_PRODUCTS, LAYER, OPERATIONS, TO_END
 from memcore.words.word import DTYPE_BYTES
 
 
@@ -310,9 +310,12 @@ class Speed:
         return self.starts * units
 
 
+NEWER = {FLASH_3: constants.FLASH_3, CUDNN: constants.CUDNN_ATTENTION}
+
+
 def attention_efficiency(gpu: Accelerator, kernels: str, attention: str = "") -> constants.Constant:
-    if attention == FLASH_3:
-        return constants.FLASH_3
+    if attention in NEWER:
+        return NEWER[attention]
     reached = constants.efficiency(gpu.architecture)
     return reached.own_attention if kernels == "megatron" else reached.attention
 

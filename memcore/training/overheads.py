@@ -78,19 +78,14 @@ def reserved(x: Any, allocated: Read, overheads: Iterable[Any], end: int) -> Rea
     return total([ceil(allocated * slack(x, end)), *counted(overheads, "reserved", end)])
 
 
-# Architectures whose cuBLAS has PyTorch's larger workspace.
-LARGE_WORKSPACE = ("Hopper", "Blackwell")
-
-
 def plan_overheads(plan: Plan, amounts: Amounts) -> tuple[Overhead, ...]:
     """What no shape determines, by the counter that it is first seen in."""
     gpu = plan.accelerator
     several = amounts.sizes["GPUS"] > 1
     found = []
-    if gpu.vendor == "nvidia":
-        large = gpu.architecture.startswith(LARGE_WORKSPACE)
-        c = constants.CUBLAS_WORKSPACE_HOPPER if large else constants.CUBLAS_WORKSPACE
-        found.append(_overhead(c, int(c.low), int(c.high), "reserved"))
+    if FRAMEWORKS[plan.train.framework].facts.own and gpu.vendor == "nvidia":
+        c = constants.cublas_workspace(gpu.architecture)
+        found.append(_overhead(c, int(c.low), 2 * int(c.high), "reserved"))
     found.append(_overhead(constants.CUDA_CONTEXT, *context(gpu), "device"))
     if amounts.arrays or several:
         c = constants.NCCL_BUFFERS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.frameworks import FRAMEWORKS
+from memcore.hardware import constants
 from memcore.models.blocks import Blocks, build, structure_of
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
@@ -99,6 +100,17 @@ def _kept_in(model: Model) -> tuple[object, ...]:
     return model.recurrence, model.traits.router_fp32, model.traits.positions
 
 
+def unfused(plan: Plan) -> bool:
+    """Whether SDPA has no fused kernel for this plan and runs as eager attention does: in fp32,
+    where queries share keys and values and no mask is given. transformers then asks for grouped
+    heads (integrations/sdpa_attention.py: use_gqa_in_sdpa), which of torch's kernels for fp32 only
+    the plain one has (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp)."""
+    t, model = plan.train, plan.architecture
+    asked = t.attention == "sdpa" and t.precision == "fp32" and t.kernels in ("hf", "liger")
+    grouped = model.kv_heads < model.heads and not model.window
+    return asked and grouped and "eager" in FAMILIES[model.family].attentions
+
+
 def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
     """The model's blocks as the plan runs them, and its whole stack of layers."""
     t, p = plan.train, plan.parallel
@@ -110,7 +122,7 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
     parallel = "" if p.tp == 1 else SEQUENCE if p.sequence_parallel else TENSOR
     structure = structure_of(
         model,
-        KEEPS_LIKE.get(t.attention, t.attention),
+        "eager" if unfused(plan) else KEEPS_LIKE.get(t.attention, t.attention),
         t.kernels,
         t.cross_entropy,
         copies.compute,
@@ -322,6 +334,10 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
     if not framework.facts.own:
         sizes["ROUTERS"] = 1
     sizes["SMS"] = plan.accelerator.sms
+    nvidia, architecture = plan.accelerator.vendor == "nvidia", plan.accelerator.architecture
+    sizes["CUBLAS"] = 0
+    if nvidia and not framework.facts.own:
+        sizes["CUBLAS"] = int(constants.cublas_workspace(architecture).middle)
     if framework.vocabulary:
         whole = framework.vocabulary * sizes["TP"]
         sizes["VOCAB"] = ceil_div(sizes["VOCAB"], whole) * whole

@@ -541,9 +541,14 @@ ATTENTION = {
         "Its version for Hopper: the same tensors, about three times as fast (flash_attention_3 in "
         "transformers).",
     ),
+    "cudnn": Attention(
+        "SDPA with cuDNN",
+        "What SDPA runs on Hopper and B200 since PyTorch 2.10, with cuDNN 9.15 or newer: the same "
+        "tensors, about twice as fast.",
+    ),
 }
-FLASH_3 = "flash3"
-KEEPS_LIKE = {FLASH_3: "flash"}  # attention that keeps the same tensors as another
+FLASH_3, CUDNN = "flash3", "cudnn"
+KEEPS_LIKE = {FLASH_3: "flash", CUDNN: "sdpa"}  # attention that keeps the same tensors as another
 
 CROSS_ENTROPY = {
     "eager": Word("Eager", "transformers' loss: the logits are copied to fp32."),

@@ -227,8 +227,9 @@ def _trained_notes(plan: Plan, trainable: int) -> list[str]:
         )
     if plan.megatron_deepspeed:
         notes.append(
-            "Megatron's layers with eager attention and ZeRO 1 are timed as Megatron-DeepSpeed "
-            "runs them: ranks wait for every sum, and whole gradients are summed after backward."
+            "Megatron's layers with eager attention and ZeRO 1 are planned as Megatron-DeepSpeed "
+            "runs them: with DeepSpeed's gradients and pipelines, in which ranks wait for every "
+            "sum and nothing is sent beside backward."
         )
     if t.adapter != "none":
         notes.append(

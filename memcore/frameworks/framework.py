@@ -36,6 +36,8 @@ class Framework:
     buckets       how many buffers gradients are reduced in, by overlap_comm and ZeRO stage
     dimensions    sizes that its buffers have; 0 under every other framework
     complete      adds them to the sizes of a plan
+    handed        what a pipeline stage holds of what it sends and gets, until the backward: of the
+                  first one or not, of the last one or not, whether ranks cut it, and its dtype
     """
 
     facts: training.Framework
@@ -54,6 +56,7 @@ class Framework:
     buckets: Callable[[str, int], int] = lambda overlap, zero: 1
     dimensions: tuple[Dim, ...] = ()
     complete: Callable[[dict[str, Number], Train, Step], None] | None = None
+    handed: Callable[[bool, bool, bool, str], Group] | None = None
 
     def slack_at(self, zero: int) -> Constant:
         """The allocator's slack at a ZeRO stage."""

@@ -76,10 +76,19 @@ def schedule(step: Step) -> list[Instant]:
 def megatron(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:
     """Megatron's data parallelism: gradients once a step, behind the last backward where
     they overlap it; with the distributed optimizer each rank gets its part, and everybody the
-    updated weights, behind the first forward where they overlap. Experts have their own replicas,
-    and share what hides both by their bytes."""
+    updated weights, behind the first forward where they overlap."""
     if step.sharded:
         return megatron_fsdp.sent(plan, step, amounts, beside)
+    return data_parallel(
+        plan, amounts, beside, plan.train.zero == 0, plan.train.overlap_grad_reduce
+    )
+
+
+def data_parallel(
+    plan: Plan, amounts: Amounts, beside: Beside, whole: bool, overlaps: bool
+) -> list[Move]:
+    """The same: whether gradients are summed whole, and whether what is sent `overlaps` anything.
+    Experts have their own replicas, and share what hides both by their bytes."""
     t, found = plan.train, []
     there = []
     for axis, of_experts in (("DP", False), ("EDP", True)):
@@ -91,13 +100,12 @@ def megatron(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[M
     for axis, over, of_experts, grads, weights in there:
         whose = "experts" if of_experts else "weights"
         reduced = gathered = NOTHING, ""
-        if t.overlap_grad_reduce and not plan.megatron_deepspeed:
+        if overlaps:
             reduced = ONE_BACKWARD, BACKWARD
             if t.overlap_param_gather:
                 gathered = ONE_FORWARD, FORWARD
         # Both share what hides them by the bytes of their gradients.
         among = grads | every if len(every) > 1 else None
-        whole = t.zero == 0 or plan.megatron_deepspeed
         kind = ALL_REDUCE if whole else REDUCE_SCATTER
         name = f"{kind} gradients of {whose}"
         found.append(collective(name, kind, axis, over, grads, 1, *reduced, beside, among=among))

@@ -157,6 +157,15 @@ CONTEXT_ALONE = Constant(
     "measured",
     "as before",
 )
+CONTEXT_WHOLE = Constant(
+    "CUDA context, kernels loaded as they are used or all at first",
+    0.3 * GiB,
+    1573 * MiB,
+    "bytes",
+    "measured",
+    "the low end as on other GPUs; before CUDA 11.7 all kernels were loaded with their library: "
+    "more than 1,000 MB (pytorch/pytorch issue 107667), 1,573 MiB on the A100 of BLOOM's trials",
+)
 NCCL_BUFFERS = Constant(
     "NCCL buffers",
     0.3 * GiB,
@@ -385,8 +394,8 @@ COLLECTIVE_EFFICIENCY = Constant(
 )
 COLLECTIVE_EFFICIENCY_DEEPSPEED = Constant(
     "collectives of Megatron-DeepSpeed, share of the link's bandwidth",
-    0.40,
-    0.40,
+    0.27,
+    0.27,
     "ratio",
     "measured",
     f"7 steps: {FIT}. BLOOM's trials on A100, where ranks wait for each other at every sum; 7 more "
@@ -520,6 +529,7 @@ ALL = (
     CUBLAS_WORKSPACE,
     CUBLAS_WORKSPACE_HOPPER,
     CUDA_CONTEXT,
+    CONTEXT_WHOLE,
     NCCL_BUFFERS,
     NCCL_GROUP,
     OS_SHARE,

@@ -286,7 +286,10 @@ def grouped_linear(
             t.free(*fused.twice(t, t.narrow, out.shape, f"{name} output grad"))
         if w.needs_grad:
             t.read_and_write(w.storage, w.shape, t.main_grad)
-        return [t.new(f"{name} input grad", x.shape, x.dtype), *(None for _ in weights)]
+        dx = t.new(f"{name} input grad", x.shape, x.dtype)
+        if t.unfused:
+            return [dx, *(t.new(f"{name} weight grad", p.shape, p.dtype) for p in weights)]
+        return [dx, *(None for _ in weights)]
 
     again = [(4.0 if w.needs_grad else 2.0, flops[1])]
     t.finish(f"{name} grouped gemm", [x, *weights], out, kept, backward, flops=again)

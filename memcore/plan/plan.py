@@ -1644,9 +1644,8 @@ class Plan(_Part):
         """Whether DeepSpeed runs Megatron's layers (Megatron-DeepSpeed): those from before
         Transformer Engine, with ZeRO 1, which Megatron had none of then.
 
-        It sums whole gradients once backward is over (runtime/bf16_optimizer.py, runtime/pipe/
-        engine.py: _exec_reduce_grads), and each tensor-parallel rank sends its part of what goes to
-        the next stage (pipe_partitioned)."""
+        What it keeps and sends is in frameworks/megatron_deepspeed.py; each tensor-parallel rank
+        sends its part of what goes to the next stage (runtime/pipe/engine.py: pipe_partitioned)."""
         t = self.train
         return bool(t.kernels == "megatron" and t.attention == "eager" and t.zero == 1)
 

@@ -55,7 +55,10 @@ Alive = list[tuple[Group, Number]]
 BETWEEN, AFTER = "between", "after"  # phases of an instant, besides FORWARD and BACKWARD
 EMBEDDING_RUNS, HEAD_RUNS = -1, -2  # instead of a layer
 # The instants at which no micro-batch is under way.
-STEPPING = ("optimizer-step", "optimizer-step-experts")
+STEPPING = (
+    "reduce-gradients", "keep-gradients", "gradient-norm", "gradient-cast", "optimizer-step",
+    "optimizer-step-experts",
+)  # fmt: skip
 LEAST = "at least"  # what a step holds of `at_least`
 
 
@@ -79,6 +82,9 @@ class Instant:
         return Holding.of(self.alive)
 
 
+NOTHING_HANDED = Group(())
+
+
 @counted_apart
 @dataclass(frozen=True)
 class Step:
@@ -98,6 +104,8 @@ class Step:
     outputs    whether the training loop keeps the logits through backward and the optimizer step
     together   layers that share a checkpoint, and run again one after the other
     each       whether instants are of every layer, not only of those where memory can peak
+    handed     what each forward has handed to the next stage, or got from the one before, and holds
+               until its backward
     """
 
     schedule: Callable[[Step], list[Instant]]
@@ -128,6 +136,7 @@ class Step:
     outputs: bool = False
     together: int = 1
     each: bool = False
+    handed: Group = NOTHING_HANDED
 
     @functools.cached_property
     def instants(self) -> tuple[Instant, ...]:
@@ -552,7 +561,7 @@ def waiting(step: Step) -> Alive:
 
 def one_waiting(step: Step) -> Alive:
     """What one of them has left, but for the head."""
-    return [*step.embedded, *_kept(step, step.running.count)]
+    return [*step.embedded, *_kept(step, step.running.count), (step.handed, 1)]
 
 
 def _place(step: Step, i: int) -> str:

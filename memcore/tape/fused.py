@@ -198,20 +198,23 @@ def linear(
             if gathers:
                 used.append(dx)
                 dx = t.new("input grad, scattered", x.shape, x.dtype)
-            dw = None
             if not learns:
                 t.free(*used)
                 return [dx if x.needs_grad else None, *(None for _ in weights)]
-            if head:
-                dw = t.new("weight grad", w.shape, w.dtype)
-                used += [dw] if weight is None else []
+            made = [t.new("weight grad", w.shape, w.dtype)] if head or t.unfused else []
             if t.unfused and not head:
-                t.reads(w.storage)  # written: a gradient is as large as its weight
-                t.then(f"gradient into {t.main_grad}", w)
+                t.then(f"gradient into {t.main_grad}", *made)
+                if t.main_grad != w.dtype:  # widened first, into a tensor of its own
+                    t.read_and_write(w.storage, w.shape, t.main_grad)
             t.read_and_write(w.storage, w.shape, t.main_grad)
             t.free(*used)
-            waits = [dw if weight else None, *(None for _ in weights[1:])]
-            return [dx if x.needs_grad else None, *waits]
+            wanted = dx if x.needs_grad else None
+            if t.unfused:  # autograd's own: each weight has a gradient
+                return [wanted, *made, *(t.new("bias grad", b.shape, b.dtype) for b in weights[1:])]
+            if weight is None:
+                t.free(*made)
+            dw = made[0] if made and weight else None
+            return [wanted, dw, *(None for _ in weights[1:])]
 
         again = [(4.0 if learns else 2.0, flops[1])]
         t.finish("matmul", [x, *weights], out, kept, backward, flops=again)

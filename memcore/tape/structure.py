@@ -90,8 +90,9 @@ class Structure:
     again      layers are run again in backward, which changes what T5 wants a gradient of
     keeps      the training loop keeps the logits through backward
     buffers    the dtype that a model's buffers have: that in which its weights are kept
-    unfused    Megatron's linear layers as Megatron-DeepSpeed has them: a kernel of its own adds a
-               weight's gradient to the buffer of them, and ranks wait for the input's to be summed
+    unfused    Megatron's linear layers as Megatron-DeepSpeed has them: autograd makes a gradient of
+               each weight, which kernels of their own add to those before it, and ranks wait for
+               the input's to be summed
     depths     multi-token prediction behind the last layer, if there is any
     stack      of a tower: whose dimensions it has (dims.STACKS)
     tower      the layers before these

@@ -59,13 +59,15 @@ def segments(plan: Plan, step: Step, amounts: Amounts, allocated: Number) -> Ove
     return _overhead(c, beyond(c.low), beyond(c.high), "reserved")
 
 
-def context(gpu: Accelerator) -> tuple[int, int]:
-    """Bytes of the CUDA context, from and to: less on a GPU of few multiprocessors."""
+def context(gpu: Accelerator, whole: bool = False) -> tuple[int, int]:
+    """Bytes of the CUDA context, from and to: less on a GPU of few multiprocessors. `whole`:
+    perhaps of a CUDA that loads every kernel when a process begins."""
     of, each, alone = constants.CUDA_CONTEXT, constants.CONTEXT_PER_SM, constants.CONTEXT_ALONE
     if gpu.vendor != "nvidia":
         return int(of.low), int(of.high)
     low, high = alone.low + gpu.sms * each.low, alone.high + gpu.sms * each.high
-    return int(min(of.low, low)), int(min(of.high, high))
+    most = constants.CONTEXT_WHOLE.high if whole else min(of.high, high)
+    return int(min(of.low, low)), int(most)
 
 
 def counted(overheads: Iterable[Any], counter: str, end: int) -> list[Read]:
@@ -86,11 +88,13 @@ def plan_overheads(plan: Plan, amounts: Amounts) -> tuple[Overhead, ...]:
     if FRAMEWORKS[plan.train.framework].facts.own and gpu.vendor == "nvidia":
         c = constants.cublas_workspace(gpu.architecture)
         found.append(_overhead(c, int(c.low), 2 * int(c.high), "reserved"))
-    found.append(_overhead(constants.CUDA_CONTEXT, *context(gpu), "device"))
+    whole = plan.megatron_deepspeed
+    c = constants.CONTEXT_WHOLE if whole else constants.CUDA_CONTEXT
+    found.append(_overhead(c, *context(gpu, whole), "device"))
     if amounts.arrays or several:
         c = constants.NCCL_BUFFERS
         found.append(_overhead(c, int(c.low) * several, int(c.high) * several, "device"))
-    groups = further_groups(amounts.sizes)
+    groups = further_groups(amounts.sizes, plan.megatron_deepspeed)
     if amounts.arrays or groups:
         c = constants.NCCL_GROUP
         found.append(_overhead(c, int(c.low) * groups, int(c.high) * groups, "device"))
@@ -102,12 +106,22 @@ def plan_overheads(plan: Plan, amounts: Amounts) -> tuple[Overhead, ...]:
     return tuple(found)
 
 
-def further_groups(sizes: Mapping[str, Number]) -> Number:
+def further_groups(sizes: Mapping[str, Number], deepspeed: bool = False) -> Number:
     """Groups of ranks that a GPU communicates in, but for one: where there is one kind of
-    parallelism that is all GPUs, where there are more it is each kind's and all GPUs."""
+    parallelism that is all GPUs, where there are more it is each kind's and all GPUs.
+
+    deepspeed   Megatron's layers under DeepSpeed's pipelines, which have groups of their own beside
+                Megatron's tensor-parallel ranks: all that a model is cut over, for norms, and all
+                GPUs; of a pipeline its stages, each neighbour or the other end that has the
+                embedding too, and where ranks cut what is sent these ranks once more
+                (runtime/pipe/topology.py: PipelineParallelGrid; p2p.py; module.py: tied_comms)
+    """
     ranks = (sizes["DP"] * sizes["CP"], *(sizes[axis] for axis in ("TP", "CP", "PP", "EP")))
     kinds: Number = sum(1 * (n > 1) for n in ranks)
-    return kinds * (kinds > 1)
+    if not deepspeed:
+        return kinds * (kinds > 1)
+    cut, staged = 1 * (sizes["TP"] > 1), 1 * (sizes["PP"] > 1)
+    return kinds + 1 * (cut + staged > 0) + staged * (2 + cut)
 
 
 def _overhead(c: constants.Constant, low: Number, high: Number, counter: str) -> Overhead:

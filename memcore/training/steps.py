@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memcore.frameworks import FRAMEWORKS
+from memcore.frameworks import FRAMEWORKS, framework_of
+from memcore.frameworks.megatron_deepspeed import ZERO_1
 from memcore.hardware import constants
 from memcore.models.blocks import Blocks, build, structure_of
 from memcore.models.families import FAMILIES
@@ -12,7 +13,7 @@ from memcore.models.model import Model
 from memcore.models.stack import Layers, layers_of
 from memcore.plan.plan import Plan, Train
 from memcore.step import pipeline
-from memcore.step.step import Step, interned
+from memcore.step.step import NOTHING_HANDED, Step, interned
 from memcore.tape.dims import Number, ceil_div, derive
 from memcore.tape.kinds import FULL
 from memcore.tape.structure import (
@@ -68,13 +69,15 @@ def steps_of(plan: Plan) -> list[Step]:
 def kinds_of_stage(plan: Plan) -> list[tuple[int, Step]]:
     """The first pipeline stage of each kind, and its step where no other forward waits. Stages of a
     kind differ in how many do: no later one has more. One between the ends with the layers of the
-    first is left out: it has all that the first has but for the embedding."""
+    first is left out: it has all that the first has but for the embedding, unless stages hold what
+    they got from the one before."""
     blocks, stack = _model_of(plan)
     p = plan.parallel
     every = [stack.part(*pipeline.span(stack.count, p.pp, n, *p.outer)) for n in range(p.pp)]
-    found: dict[tuple[bool, Layers], int] = {}
+    found: dict[tuple[bool, bool, Layers], int] = {}
+    apart = framework_of(plan).handed is not None
     for stage, layers in enumerate(every):
-        found.setdefault((stage == p.pp - 1, layers), stage)
+        found.setdefault((apart and stage == 0, stage == p.pp - 1, layers), stage)
     return [(stage, _stage(plan, stage, blocks, stack).alone) for stage in found.values()]
 
 
@@ -174,7 +177,8 @@ def stack_of(
 
 def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
     t, p = plan.train, plan.parallel
-    framework = FRAMEWORKS[t.framework]
+    framework, copies = framework_of(plan), copies_of(plan)
+    first, last = stage == 0, stage == p.pp - 1
     layers = stack.part(*pipeline.span(stack.count, p.pp, stage, *p.outer))
     running = layers.part(0, pipeline.virtual(layers.count, plan))
     shared = t.recompute_method == UNIFORM and CHECKPOINTING[t.checkpointing].recompute == LAYER
@@ -184,7 +188,7 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
             schedule=framework.schedule,
             outputs=keeps_outputs(plan),
             blocks=blocks,
-            copies=copies_of(plan),
+            copies=copies,
             optimizer=OPTIMIZERS[t.optimizer],
             layers=layers,
             keeps_gradients=t.grad_accumulation > 1 or t.gradients == "kept",
@@ -201,8 +205,11 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
             zero=t.zero,
             buckets=framework.buckets(t.overlap_comm, t.zero),
             running=running,
-            first=stage == 0,
-            last=stage == p.pp - 1,
+            first=first,
+            last=last,
+            handed=framework.handed(first, last, p.tp > 1, copies.compute)
+            if framework.handed
+            else NOTHING_HANDED,
             waiting=pipeline.in_flight(plan, stage) - 1,
             losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == GPIPE else 0,
             average=t.ema,
@@ -263,8 +270,8 @@ def copies_of(plan: Plan) -> Precision:
     """Which copies of a weight exist, and in which dtypes: of one that is neither an adapter's nor
     quantized."""
     t = plan.train
-    copies = COPIES[t.framework, t.precision]
-    if FRAMEWORKS[t.framework].accumulated and not t.grad_reduce_in_fp32:
+    copies, framework = COPIES[t.framework, t.precision], framework_of(plan)
+    if framework is ZERO_1 or (framework.accumulated and not t.grad_reduce_in_fp32):
         copies = replace(copies, reduced=copies.gradient)
     return replace(copies, resident="fp32", compute="fp32") if unquantized_in_fp32(plan) else copies
 
@@ -320,7 +327,7 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
     SHARD: ranks that share each parameter; STATE: ranks that share the optimizer states, and EDP:
     those of one expert.
     """
-    t, framework = plan.train, FRAMEWORKS[plan.train.framework]
+    t, framework = plan.train, framework_of(plan)
     sharded = t.zero >= framework.facts.shards
     ranks = sizes["DP"] * sizes["CP"]  # context-parallel ranks share states like data-parallel ones
     if plan.parallel.shard_group:

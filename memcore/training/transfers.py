@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcore.frameworks import FRAMEWORKS
+from memcore.frameworks import FRAMEWORKS, framework_of
+from memcore.frameworks.megatron_deepspeed import SCATTERED
 from memcore.kept import kept
 from memcore.layers.ops import HIDDEN
 from memcore.plan.plan import Plan
 from memcore.report import OperationTime
 from memcore.step.pipeline import sides_by_side
 from memcore.step.step import Step
-from memcore.tape.dims import TP, D, Shape, positive
+from memcore.tape.dims import positive
 from memcore.tape.ledger import BACKWARD, FORWARD, Amounts
 from memcore.tape.tape import Send, Tape
 from memcore.timing.communication import (
@@ -137,9 +138,6 @@ def sent(
     return tuple(counted.items())
 
 
-SCATTERED: Shape = (*HIDDEN[:-1], D / TP)
-
-
 def _between_stages(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> Move:
     """Activations to the next stage and their gradients back, for each chunk of each micro-batch.
     Interleaved schedules send one chunk's while another runs (Megatron: overlap_p2p_comm)."""
@@ -159,4 +157,4 @@ def _communication(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> 
     """What data parallelism sends in one step."""
     if links(plan, "DP").ranks <= 1 and links(plan, "EDP").ranks <= 1:
         return []
-    return FRAMEWORKS[plan.train.framework].sends(plan, step, amounts, beside)
+    return framework_of(plan).sends(plan, step, amounts, beside)

@@ -19,9 +19,10 @@ from memcore.evidence.comparison import (
     text,
 )
 from memcore.evidence.planned import memory_of
+from memcore.hardware.constants import NATIVE_RULES
 from memcore.plan.plan import Plan, put
 from memcore.report import Memory
-from memcore.training.overheads import by_rules, plan_overheads
+from memcore.training.overheads import plan_overheads, rules_of
 from memcore.training.segments import reserved_by_rules
 from memcore.training.training import Training
 
@@ -84,11 +85,11 @@ class OverRules:
 
 @functools.cache
 def over_rules() -> tuple[OverRules, ...]:
-    """Every run that the rules are followed for."""
+    """Every run that the rules are followed for, with all on one stream."""
     found = []
     for run in measured_table()["runs"]:
         plan = Plan.of(run["plan"])
-        if run["counter"] != "reserved" or not by_rules(plan):
+        if run["counter"] != "reserved" or rules_of(plan) is not NATIVE_RULES:
             continue
         training = Training.planned(plan, rows=False)
         rules = reserved_by_rules(training.step, training.amounts)

@@ -26,6 +26,7 @@ class Framework:
     slack         what PyTorch's allocator reserves over what is allocated
     slack_sharded the same where parameters are sharded, if it differs
     slack_native  the same with the native allocator where weights are gathered, if it was measured
+    rules_native  or what is reserved there over what its rules make of all tensors on one stream
     replicas      whether gradients are averaged in buckets, as DistributedDataParallel does
     accumulated   whether gradients are summed in a buffer that is always there
     regathers     whether exchanged experts are gathered again for backward
@@ -46,6 +47,7 @@ class Framework:
     slack: Constant
     slack_sharded: Constant | None = None
     slack_native: Constant | None = None
+    rules_native: Constant | None = None
     replicas: bool = False
     accumulated: bool = False
     regathers: bool = False

@@ -245,7 +245,7 @@ FSDP2 = Framework(
     schedule=sharded_layers,
     sends=sharded,
     slack=constants.ALLOCATOR_SLACK_FSDP2,
-    slack_native=constants.ALLOCATOR_SLACK_FSDP2_NATIVE,
+    rules_native=constants.NATIVE_RULES_FSDP2,
     regathers=True,
     stacks=True,
 )

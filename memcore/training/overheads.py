@@ -37,20 +37,28 @@ def slack(x: Any, end: int) -> Read:
     return found
 
 
+def rules_of(plan: Plan) -> constants.Constant | None:
+    """What is reserved over what the native allocator's rules make of the step's tensors on one
+    stream, where they are followed: on the stream that computes lies all but weights that are
+    gathered and those of a micro-batch beside another. What goes to the host and comes back is
+    copied there too (torch/autograd/graph.py: save_on_cpu)."""
+    t, framework = plan.train, FRAMEWORKS[plan.train.framework]
+    if t.allocator != NATIVE or sides_by_side(plan):
+        return None
+    gathers = t.zero >= framework.facts.gathers
+    return framework.rules_native if gathers else constants.NATIVE_RULES
+
+
 def by_rules(plan: Plan) -> bool:
-    """Whether the native allocator's rules are followed: where what is there lies on the stream
-    that computes. Parameters that are gathered, activations on their way to the host and back, and
-    those of a micro-batch beside another do not."""
-    t = plan.train
-    apart = t.offload_activations != "none" or sides_by_side(plan)
-    gathers = t.zero >= FRAMEWORKS[t.framework].facts.gathers
-    return bool(t.allocator == NATIVE and not (apart or gathers))
+    """Whether the native allocator's rules are followed."""
+    return rules_of(plan) is not None
 
 
 def segments(plan: Plan, step: Step, amounts: Amounts, allocated: Number) -> Overhead:
     """What the native allocator reserves beyond what is allocated: no less than with expandable
     segments, between which no gaps remain."""
-    c, reserved = constants.NATIVE_RULES, reserved_by_rules(step, amounts)
+    c, reserved = rules_of(plan), reserved_by_rules(step, amounts)
+    assert c, "asked of plans for which the rules are followed"
 
     def beyond(share: float) -> Number:
         least = ceil(allocated * allocator_slack(plan).low)

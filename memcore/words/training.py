@@ -187,9 +187,9 @@ ALLOCATORS = {
     ),
     NATIVE: Word(
         "Native",
-        "PyTorch's default, segments of fixed sizes, between which gaps remain: with pytorch as "
-        "its rules make of the step's tensors, elsewhere up to half as much again as with "
-        "expandable segments.",
+        "PyTorch's default, segments of fixed sizes, between which gaps remain: as its rules make "
+        "of the step's tensors, but under Megatron-FSDP and with one micro-batch beside another, "
+        "where it may be half as much again as with expandable segments.",
     ),
 }
 

@@ -5,10 +5,11 @@ from explained import checked
 
 from memcore.evaluate import evaluate
 from memcore.explain.book import Book
+from memcore.hardware import constants
 from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.search.sweep import sweep
-from memcore.training.overheads import by_rules, context
+from memcore.training.overheads import by_rules, context, rules_of
 from memcore.training.segments import Allocator, replayed, reserved_by_rules
 from memcore.training.training import Training
 from memcore.units import MiB
@@ -80,6 +81,7 @@ def test_what_is_between_the_first_and_the_last_layers_adds_what_it_keeps():
 MEGATRON = {"framework": "megatron", "kernels": "megatron", "attention": "flash", "zero": 1,
             "precision": "bf16-mixed", "grad_accumulation": 8}  # fmt: skip
 DEEPSPEED = {"framework": "deepspeed", "precision": "bf16-mixed"}
+FSDP2 = {"framework": "fsdp2", "precision": "bf16-mixed"}
 STEPS_OF = {
     "alone": (1, {}, {}),
     "LoRA, layer by layer": (1, {}, {"adapter": "lora", "checkpointing": "none"}),
@@ -89,6 +91,10 @@ STEPS_OF = {
     "interleaved": (2, {"pp": 2, "virtual_stages": 3}, MEGATRON),
     "GPipe": (2, {"pp": 2, "schedule": "gpipe"}, MEGATRON),
     "optimizer on the host": (2, {}, MEGATRON | {"offload_optimizer": "cpu"}),
+    "activations on the host": (1, {}, {"offload_activations": "cpu", "checkpointing": "full"}),
+    "all activations on the host": (1, {}, {"offload_activations": "cpu", "checkpointing": "none"}),
+    **{f"FSDP2, ZeRO {zero}": (2, {}, FSDP2 | {"zero": zero}) for zero in (0, 2, 3)},
+    "Megatron-DeepSpeed": (2, {"pp": 2}, MEGATRON | {"attention": "eager"}),
     **{f"DeepSpeed, ZeRO {zero}": (2, {}, DEEPSPEED | {"zero": zero}) for zero in (0, 1, 2)},
 }
 
@@ -110,12 +116,13 @@ def test_what_is_taken_is_what_the_ledger_has(words):
 
 
 def test_what_lies_on_other_streams_does_not_follow_the_rules():
+    """But under FSDP2, where runs were held against them."""
     apart = [
         native(**DEEPSPEED, zero=3),
-        native(framework="fsdp2", precision="bf16-mixed", zero=3),
-        native(offload_activations="cpu", checkpointing="full"),
+        native(**MEGATRON | {"zero": 3}),
     ]
     assert not any(by_rules(plan) for plan in apart)
+    assert rules_of(native(**FSDP2, zero=3)) is constants.NATIVE_RULES_FSDP2
 
 
 def test_a_sweep_reads_the_same():

@@ -511,8 +511,9 @@ def result(waiting: tuple[int, int, int], limit: float) -> dict[str, Any]:
 # ---- all of them
 
 
-def write_jobs(out: Path, gpu: str, only: str) -> None:
-    """The jobs as JSON lines, each plan with every word of it."""
+def write_jobs(out: Path, gpu: str, only: str, every: bool = False) -> None:
+    """The jobs as JSON lines, each plan with every word of it; those that do not fit are left out,
+    but for `every`."""
     from memcore import Plan, PlanError, evaluate
 
     presets = Path(__file__).parent.parent / "presets" / "models"
@@ -528,8 +529,8 @@ def write_jobs(out: Path, gpu: str, only: str) -> None:
                 print(f"{name}: {e}; with eager attention")
                 words["attention"] = "eager"  # some families of transformers have no other
                 plan = Plan.of(short)
-            needs = evaluate(plan).memory.allocated_bytes if kind == "train" else 0
-            if only not in name or needs > plan.accelerator.usable_bytes:
+            fits = every or kind == "serve" or evaluate(plan).memory.fits
+            if only not in name or not fits:
                 continue
             whole = getattr(plan, kind).model_dump(mode="json")
             jobs.append(

@@ -16,6 +16,9 @@ link        host to GPU and back, pinned and pageable memory
 decode      attention of one new token against a cache
 """
 
+# Each function is called before its loop goes on.
+# ruff: noqa: B023
+
 from __future__ import annotations
 
 import contextlib
@@ -76,7 +79,6 @@ def copies() -> Iterator[Row]:
     for size in (2**20, 2**24, 2**26, 2**28, 2**30, 2**32):
         a, b = (torch.randn(size // 4, device="cuda") for _ in range(2))
         yield {"what": "copy", "bytes": 2 * size, "seconds": timed(lambda _: b.copy_(a))}
-        del a, b
 
 
 def matmuls() -> Iterator[Row]:
@@ -106,7 +108,6 @@ def matmuls() -> Iterator[Row]:
                     torch._scaled_mm(eight, eights[i % turns], one, one, out_dtype=torch.bfloat16)
 
                 yield {"what": "matmul_fp8", "seconds": graphed(product8, count, 3), **row}
-        del weights, eights
 
 
 def attentions() -> Iterator[Row]:
@@ -162,7 +163,6 @@ def decodes() -> Iterator[Row]:
         row = {"b": b, "s": s, "heads": h, "kv_heads": kv, "head_size": d}
         with torch.no_grad():
             yield {"what": "decode", "seconds": graphed(one, 16, 3), **row}
-        del caches
 
 
 def optimizers() -> Iterator[Row]:
@@ -176,7 +176,6 @@ def optimizers() -> Iterator[Row]:
             optimizer.step()
             seconds = timed(lambda _, o=optimizer: o.step())
             yield {"what": "adamw", "kind": name, "parameters": n, "seconds": seconds}
-            del optimizer
         del parameter
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from memcore.evidence import campaign
 from memcore.evidence.comparison import (
     CHECK,
     OUT_OF_MEMORY,
@@ -37,7 +38,8 @@ def measured_table() -> Mapping[str, Any]:
     """`runs` and what is `left_out`, as the file has them; those of a series among the runs."""
     table = tomllib.loads(text("measured.toml"))
     more = [run for series in table["series"] for run in _runs_of(series)]
-    return {"runs": [*table["runs"], *more], "left_out": table["left_out"]}
+    own = campaign.runs_of(*campaign.COUNTERS)
+    return {"runs": [*table["runs"], *more, *own], "left_out": table["left_out"]}
 
 
 def _runs_of(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -55,14 +55,12 @@ def by_rules(plan: Plan) -> bool:
 
 
 def segments(plan: Plan, step: Step, amounts: Amounts, allocated: Number) -> Overhead:
-    """What the native allocator reserves beyond what is allocated: no less than with expandable
-    segments, between which no gaps remain."""
+    """What the native allocator reserves beyond what is allocated."""
     c, reserved = rules_of(plan), reserved_by_rules(step, amounts)
     assert c, "asked of plans for which the rules are followed"
 
     def beyond(share: float) -> Number:
-        least = ceil(allocated * allocator_slack(plan).low)
-        return amounts.most(amounts.whole(reserved * share), least) - allocated
+        return amounts.most(amounts.whole(reserved * share), allocated) - allocated
 
     return _overhead(c, beyond(c.low), beyond(c.high), "reserved")
 

@@ -1,6 +1,7 @@
-"""What benchmarks/campaign.py would run on a GPU is planned: every run of it, and one at a time."""
+"""benchmarks/campaign.py: its jobs are plans, and run apart from Memplan."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -11,24 +12,28 @@ SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "campaign.py"
 
 
 @pytest.fixture(scope="module")
-def runs():
+def script():
     spec = importlib.util.spec_from_file_location("campaign", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return list(module.campaign())
+    return module
 
 
-def test_every_run_is_a_plan_and_no_two_are_the_same(runs):
-    plans = [Plan.of(document | {"cluster": {"gpus": 1}}) for _, document in runs]
-    assert len({str(plan.document()) for plan in plans}) == len(runs) > 50
-
-
-def test_sizes_words_and_adapters_are_all_asked(runs):
-    asked = {(key, str(value)) for _, document in runs for key, value in document["train"].items()}
-    words = {
-        "attention": ("eager", "sdpa", "flash"),
-        "checkpointing": ("none", "full"),
-        "precision": ("bf16-pure", "bf16-autocast", "fp32"),
-        "adapter": ("lora",),
+def test_jobs_are_plans_with_every_word_and_no_two_are_the_same(script, tmp_path):
+    script.write_jobs(tmp_path / "jobs", "h100-sxm-80gb", "", every=True)
+    jobs = [json.loads(line) for line in (tmp_path / "jobs").read_text().splitlines()]
+    assert len({str(Plan.of(job["short"]).document()) for job in jobs}) == len(jobs) > 70
+    trained = [job["plan"]["train"] for job in jobs if "train" in job["plan"]]
+    for field in ("attention", "checkpointing", "precision", "adapter", "optimizer"):
+        assert len({words[field] for words in trained}) >= 2
+    assert all({"seq_len", "allocator", "outputs"} <= words.keys() for words in trained)
+    assert {job["plan"]["serve"]["engine"] for job in jobs if "serve" in job["plan"]} == {
+        "transformers"
     }
-    assert {(field, word) for field, those in words.items() for word in those} <= asked
+
+
+def test_a_job_that_fails_says_why_and_takes_no_other_with_it(script):
+    job = {"plan": {"train": {"optimizer": "adamw"}}, "model": {}}
+    found = script.result(script.fork(job, "cpu"), 60)
+    assert "Error: " in found["failed"]
+    assert "campaign.py" in found["where"]

@@ -14,7 +14,7 @@ NATIVE_BLOCK = MiB  # that a large block of the native allocator may be too larg
 
 
 def of(counter):
-    return [c for c in compared_runs() if c.source == campaign.SOURCE and c.what == counter]
+    return [c for c in compared_runs() if c.run.startswith(campaign.OWN) and c.what == counter]
 
 
 def test_allocated_bytes_are_those_of_tensors_and_workspaces():

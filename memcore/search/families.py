@@ -4,8 +4,8 @@ one schedule, with arrays in place of sizes."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +15,9 @@ from memcore.report import Overhead
 from memcore.search.space import Changes, Group, changed
 from memcore.search.sweep import Swept
 from memcore.step.blend import LINEAR, Blend
-from memcore.step.pipeline import flying, sides_by_side, span, virtual
+from memcore.step.pipeline import flying, span, virtual
 from memcore.step.step import Step
+from memcore.tape.dims import is_array
 from memcore.tape.ledger import BACKWARD, FORWARD, RECOMPUTE, Amounts
 from memcore.tape.tape import Tape
 from memcore.timing.communication import LAST_BACKWARD, Beside, Links, Move, links
@@ -25,7 +26,7 @@ from memcore.training.executions import run_again, speed_of, updated_parameters
 from memcore.training.memory import most_room, rooms_for
 from memcore.training.offload import activation_moves, optimizer_moves, parameter_moves, swaps
 from memcore.training.overheads import by_rules, plan_overheads
-from memcore.training.steps import complete, kinds_of_stage, layer_counts, offloaded
+from memcore.training.steps import kinds_of_stage, layer_counts, offloaded, shared_out
 from memcore.training.training import Training
 from memcore.training.transfers import beside_another, in_layer, sent
 from memcore.words.training import BLOCK, NATIVE, ZERO_BUBBLE
@@ -35,10 +36,6 @@ BARE: Changes = dict.fromkeys(
 )
 Batch = tuple[int, int]  # micro-batch and accumulation
 Phases = tuple[Any, ...]  # seconds of forward, of what runs again, of backward; of what is sent
-# What the operations of a tape take: by sizes, then by tape, what of it runs again, speed,
-# framework, and whether two micro-batches pass beside each other. And what those of plans take
-# that differ in their ZeRO stage alone: by `Family.work`.
-Timed = dict[Any, dict[Any, Any]]
 SIZED = ("micro_batch", "grad_accumulation")
 # What plans of a family may differ in besides, and what their sizes call it.
 RANKS = {"TP": "tp", "CP": "cp", "EP": "ep"}
@@ -114,29 +111,150 @@ def uniform(plan: Plan) -> int:
     return counts[0] if len(counts) == 1 and alone else 0
 
 
-# Sizes that say how states are shared and sent: no operation of a micro-batch reads them. What
-# follows of experts is EDP, which theirs read.
-OF_STATES = {"DP", "PP", "VIRTUAL", "OUTER", "ACCUMULATION", "GPUS", "GPUS_PER_NODE"}
-OF_STATES |= {"SHARD_GROUP", "BUCKET"}
-
-
 def _words(plan: Plan) -> tuple[str, ...]:
     """What is recomputed and offloaded: all that plans of a part differ in besides sizes."""
     t = plan.train
     return t.checkpointing, t.offload_optimizer, t.offload_parameters, t.offload_activations
 
 
+class Operations:
+    """What operations take in all families of a search whose plans have the same ones, found at
+    once for all members: no operation reads how states are shared and sent."""
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self.groups: list[Plan] = []  # a plan of each
+        self._group_of: list[Any] = []
+        self._differing: list[Mapping[str, Any]] = []
+        self._members = 0
+        self._phases: dict[Any, Phases] = {}
+        self._links: dict[str, list[tuple[Links, Any, Amounts]]] = {}
+
+    def add(self, family: Family) -> Work:
+        """Further members, before anything is asked about."""
+        start, self._members = self._members, self._members + len(family)
+        self._group_of.append(family.group_of + len(self.groups))
+        self._differing.append(family.differing)
+        self.groups += (group.plan for group in family.groups)
+        return Work(self, slice(start, self._members))
+
+    @functools.cached_property
+    def amounts(self) -> Amounts:
+        import numpy as np
+
+        names = self._differing[0]
+        sizes: dict[str, Any] = {
+            name: np.concatenate([of[name] for of in self._differing]) for name in names
+        }
+        sizes = self.plan.sizes() | sizes
+        shared_out(sizes, self.plan)
+        return Amounts(sizes)
+
+    def phases(self, plan: Plan, step: Step, tape: Tape, again: str, speed: Speed) -> Phases:
+        """What a tape takes of each member."""
+        key = tape, again, speed
+        if key not in self._phases:
+            every: Iterable[Execution] = executions((tape,), (1,), (again,) if again else ())
+            if again:  # nothing of the others is changed by it
+                every = [e for e in every if e.work.phase == RECOMPUTE]
+            of = by_phase(run(every, self.amounts, speed))
+            forward, backward = of[FORWARD], of[BACKWARD]
+            if again:
+                forward, _, backward, _ = self.phases(plan, step, tape, "", speed)
+            waited = self.waited(plan, step, tape, again, speed)
+            self._phases[key] = forward, of[RECOMPUTE], backward, waited
+        return self._phases[key]
+
+    def waited(self, plan: Plan, step: Step, tape: Tape, again: str, speed: Speed) -> Any:
+        """Seconds that ranks wait for what a tape sends, at least."""
+        import numpy as np
+
+        found, beside = np.zeros(self._members), Beside(plan, step, ())
+        for s, times in sent((), (tape,), (1,), (again,)):
+            if beside_another(plan, s):
+                continue
+            for over, of, amounts in self.links(s.axis):
+                found[of] += in_layer(step, s, times, over, amounts, speed, beside).exposed
+        return found
+
+    def links(self, axis: str) -> list[tuple[Links, Any, Amounts]]:
+        """What the ranks of an axis are connected by, which members' are, and their amounts."""
+        import numpy as np
+
+        if axis not in self._links:
+            found: dict[Links, list[int]] = {}
+            for n, plan in enumerate(self.groups):
+                found.setdefault(links(plan, axis), []).append(n)
+            group_of, sizes = np.concatenate(self._group_of), self.amounts.sizes
+            several = (
+                (over, np.isin(group_of, groups).nonzero()[0])
+                for over, groups in found.items()
+                if over.ranks > 1
+            )
+            self._links[axis] = [
+                (over, of, Amounts({name: _of(n, of) for name, n in sizes.items()}))
+                for over, of in several
+            ]
+        return self._links[axis]
+
+
+def _of(n: Any, at: Any) -> Any:
+    """A number of some members, of one of all."""
+    return n[at] if is_array(n) else n
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What is known of the operations of a family: it is the same of all that differ in their ZeRO
+    stage alone.
+
+    of      operations of its members, which are `at` these among all that have them
+    known   by what was asked about
+    """
+
+    of: Operations
+    at: slice
+    known: dict[Any, Any] = field(default_factory=dict)
+
+    def phases(self, plan: Plan, step: Step, tape: Tape, again: str, speed: Speed) -> Phases:
+        """What a tape takes."""
+        return tuple(_of(n, self.at) for n in self.of.phases(plan, step, tape, again, speed))
+
+
+class Timed:
+    """The work of all families of a search."""
+
+    def __init__(self) -> None:
+        self._operations: dict[Any, Operations] = {}
+        self._works: dict[Any, Work] = {}
+
+    def work(self, family: Family) -> Work:
+        """That of one. ZeRO shares states out; of a model with experts its stage says who shares
+        those, which their operations read."""
+        plan, p = family.plan, family.plan.parallel
+        one = changed(plan, dict.fromkeys((f"train.{name}" for name in SIZED), 1))
+        if not plan.architecture.experts:
+            one = changed(one, {"train.zero": 0})
+        several = p.tp > 1, p.ep > 1, p.pp > 1, p.sequence_parallel
+        runs = plan.cluster.gpu, tuple(one.train), several
+        of = tuple((g.batches, g.plan.cluster.gpus, tuple(g.plan.parallel)) for g in family.groups)
+        if (runs, of) not in self._works:
+            operations = self._operations.setdefault(runs, Operations(plan))
+            self._works[runs, of] = operations.add(family)
+        return self._works[runs, of]
+
+
 class Family:
     """Plans of some groups, each with each micro-batch that its group tries: the members. timed: of
-    all families of a search."""
+    all families of a search, none of which was asked about yet."""
 
     def __init__(self, groups: Sequence[Group], timed: Timed | None = None):
         import numpy as np
 
         self.groups = groups
-        self.timed: Timed = {} if timed is None else timed
         self.batches = np.concatenate([group.batches for group in groups])
         self.group_of = np.repeat(range(len(groups)), [len(group.batches) for group in groups])
+        self.work = (timed or Timed()).work(self)
 
     @property
     def plan(self) -> Plan:
@@ -154,17 +272,6 @@ class Family:
         import numpy as np
 
         return np.array([number(group.plan) for group in self.groups])[self.group_of]
-
-    @functools.cached_property
-    def work(self) -> dict[Any, Any]:
-        """What is known of the operations of members. They are the same at every ZeRO stage, which
-        shares states out; but of a model with experts it says who shares those."""
-        plan = self.plan
-        one = changed(plan, dict.fromkeys((f"train.{name}" for name in SIZED), 1))
-        if not plan.architecture.experts:
-            one = changed(one, {"train.zero": 0})
-        of = tuple((g.batches, g.plan.cluster.gpus, tuple(g.plan.parallel)) for g in self.groups)
-        return self.timed.setdefault((plan.cluster.gpu, tuple(one.train), of), {})
 
     @functools.cached_property
     def differing(self) -> dict[str, Any]:
@@ -231,10 +338,10 @@ class Family:
     def least_seconds(self, words: Changes) -> Any:
         """About no more than a token of each member takes: quickly found."""
         if BARE.items() <= words.items():
-            key = "least", words["train.checkpointing"]
-            if key not in self.work:
-                self.work[key] = self.whole.least_seconds(words)
-            return self.work[key]
+            key, known = ("least", words["train.checkpointing"]), self.work.known
+            if key not in known:
+                known[key] = self.whole.least_seconds(words)
+            return known[key]
         return self.whole.least_seconds(words)
 
 
@@ -253,8 +360,6 @@ class _Part:
         self._stages: dict[Any, list[tuple[Any, Any]]] = {}  # by what is recomputed and offloaded
         self._steps: dict[str, list[tuple[int, Step]]] = {}  # by what is recomputed
         self._overheads: dict[Amounts, tuple[Overhead, ...]] = {}
-        self._links: dict[str, list[tuple[Links, Any]]] = {}
-        self._known: dict[Any, Phases] | None = None
 
     def plan_of(self, member: int) -> Plan:
         """The plan of a member of it."""
@@ -267,22 +372,27 @@ class _Part:
         found = {name: sizes[self.at] for name, sizes in self.family.differing.items()}
         return found if len(self.at) > 1 else {name: int(n[0]) for name, n in found.items()}
 
+    @functools.cached_property
+    def _sizes(self) -> dict[str, Any]:
+        """Of all members, but for those that a framework's buffers have."""
+        sizes = self.plan.sizes() | self.differing
+        shared_out(sizes, self.plan)
+        return sizes
+
     def amounts(self, plan: Plan) -> Amounts:
         """Of all members with the words of this one: what is computed for others serves it too."""
         import numpy as np
 
         framework = FRAMEWORKS[plan.train.framework]
-        if not framework.complete and self._amounts:
-            return self._amounts[()]
-        words = _words(plan)
-        if words in self._amounts_of:
-            return self._amounts_of[words]
-        sizes = plan.sizes() | self.differing
-        complete(sizes, plan)
-        own = (np.asarray(sizes[d.name]) for d in framework.dimensions)
-        key = tuple(n.tobytes() for n in own)
-        found = self._amounts_of[words] = self._amounts.setdefault(key, Amounts(sizes))
-        return found
+        words = _words(plan) if framework.complete else ()
+        if words not in self._amounts_of:
+            sizes = dict(self._sizes)
+            if framework.complete:
+                framework.complete(sizes, plan.train, self.steps(plan)[0][1])
+            own = (np.asarray(sizes[d.name]) for d in framework.dimensions)
+            key = tuple(n.tobytes() for n in own)
+            self._amounts_of[words] = self._amounts.setdefault(key, Amounts(sizes))
+        return self._amounts_of[words]
 
     def waiting(self, stages: Mapping[int, int]) -> Any:
         """Forwards that wait at a pipeline stage, of each; `stages`: which, by ranks of the
@@ -309,16 +419,21 @@ class _Part:
         every = (group.plan.parallel for group in self.groups)
         return {(p.pp, p.virtual_stages) for p in every}
 
+    def steps(self, plan: Plan) -> list[tuple[int, Step]]:
+        """The first of each kind of pipeline stage and its step, whatever is offloaded."""
+        again = plan.train.checkpointing
+        if again not in self._steps:
+            self._steps[again] = kinds_of_stage(plan)
+        return self._steps[again]
+
     def stages(self, plan: Plan) -> list[tuple[Any, Any]]:
         """The first of each kind of pipeline stage, with how many forwards wait there."""
         t, words = plan.train, _words(plan)
         found = self._stages.get(words)
         if found is None:
-            if t.checkpointing not in self._steps:
-                self._steps[t.checkpointing] = kinds_of_stage(plan)
-            steps = self._steps[t.checkpointing]
+            steps = self.steps(plan)
             if len(self.pipelines) > 1:
-                found = self._blends([offloaded(s, t, among=False) for _, s in steps])
+                found = self._blends([offloaded(s, t) for _, s in steps])
             else:
                 here = plan.parallel.pp
                 found = [(offloaded(s, t), self.waiting({here: n})) for n, s in steps]
@@ -409,15 +524,16 @@ class _Part:
     def arithmetic(self, plan: Plan) -> tuple[Phases, list[Phases]]:
         """Seconds of forward, of what runs again, of backward, and that ranks wait for each other,
         of a micro-batch: of all layers, and of the first of each kind of pipeline stage."""
-        key, known = ("arithmetic", plan.train.checkpointing), self.family.work
+        key, work = ("arithmetic", plan.train.checkpointing), self.family.work
+        known = work.known
         if key not in known:
             steps = [step for step, _ in self.stages(plan)]
             blocks, speed = steps[0].blocks, speed_of(plan, steps[0])
             words = zip(blocks.layers, run_again(steps[0]), strict=True)
             embed, head = (
-                self.phases(plan, steps[0], t, "", speed) for t in (blocks.embed, blocks.head)
+                work.phases(plan, steps[0], t, "", speed) for t in (blocks.embed, blocks.head)
             )
-            layers = [self.phases(plan, steps[0], *of, speed) for of in words]
+            layers = [work.phases(plan, steps[0], *of, speed) for of in words]
 
             def counts_of(step: Any) -> Sequence[Any]:
                 counts: Sequence[Any] = step.layers.counts
@@ -432,60 +548,6 @@ class _Part:
             known[key] = added(layer_counts(plan), True, True), own
         found: tuple[Phases, list[Phases]] = known[key]
         return found
-
-    def phases(self, plan: Plan, step: Step, tape: Tape, again: str, speed: Speed) -> Phases:
-        """What a tape takes: found once for all families whose micro-batches have these sizes."""
-        known = self.known(plan)
-        key = tape, again, speed, plan.train.framework, sides_by_side(plan)
-        if key not in known:
-            every: Sequence[Execution] = executions((tape,), (1,), (again,) if again else ())
-            if again:  # nothing of the others is changed by it
-                every = [e for e in every if e.work.phase == RECOMPUTE]
-            of = by_phase(run(every, self.amounts(plan), speed))
-            forward, backward = of[FORWARD], of[BACKWARD]
-            if again:
-                forward, _, backward, _ = self.phases(plan, step, tape, "", speed)
-            waited = self.waited(plan, step, tape, again, speed)
-            known[key] = forward, of[RECOMPUTE], backward, waited
-        return known[key]
-
-    def waited(self, plan: Plan, step: Step, tape: Tape, again: str, speed: Speed) -> Any:
-        """Seconds that ranks wait for what a tape sends, at least."""
-        import numpy as np
-
-        found = np.zeros(len(self.at))
-        amounts, beside = self.amounts(plan), Beside(plan, step, ())
-        for s, times in sent((), (tape,), (1,), (again,)):
-            if beside_another(plan, s):
-                continue
-            for over, of in self.links(s.axis):
-                move = in_layer(step, s, times, over, amounts, speed, beside)
-                found[of] += np.broadcast_to(move.exposed, found.shape)[of]
-        return found
-
-    def links(self, axis: str) -> list[tuple[Links, Any]]:
-        """What the ranks of an axis are connected by, and which members' are."""
-        import numpy as np
-
-        if axis not in self._links:
-            found: dict[Links, list[int]] = {}
-            for n, group in enumerate(self.family.groups):
-                found.setdefault(links(group.plan, axis), []).append(n)
-            self._links[axis] = [
-                (over, np.isin(self.group_of, of)) for over, of in found.items() if over.ranks > 1
-            ]
-        return self._links[axis]
-
-    def known(self, plan: Plan) -> dict[Any, Phases]:
-        """What is known of tapes with these sizes."""
-        if self._known is None:
-            sizes = self.amounts(plan).sizes
-            names = [*(plan.sizes().keys() - OF_STATES), "SEQ", "GPUS"]
-            names += ["EDP"] if plan.architecture.experts else []
-            read = ((name, sizes[name]) for name in sorted(names))
-            key = tuple((name, n if isinstance(n, int) else n.tobytes()) for name, n in read)
-            self._known = self.family.timed.setdefault((plan.cluster.gpu, key), {})
-        return self._known
 
     def offloading(self, plan: Plan, stage: int, step: Step, own: Phases) -> Any:
         """Seconds of a step that offload adds at least. What leaves during the last backward is

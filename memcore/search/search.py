@@ -397,7 +397,6 @@ class _Search:
     _readers: dict[Any, dict[str, set[int]]] = field(default_factory=dict)
     _lattices: dict[Any, dict[Offload, list[str]]] = field(default_factory=dict)
     _kernels: dict[Any, list[Changes]] = field(default_factory=dict)
-    _timed: Timed = field(default_factory=dict)
     _seen: int = 0  # cells that were timed or ruled out
     _alike: set[tuple[Any, ...]] = field(default_factory=set)  # of those that were timed
 
@@ -480,8 +479,7 @@ class _Search:
                 trial = changed(plan, words | chosen | _words(BARE, again))
                 if not allowed(trial):
                     continue
-                training = Training.of(trial, rows=False, pool=self.pool)
-                assert training
+                training = Training.planned(trial, rows=False, pool=self.pool)
                 peak = max(peak_bytes(step, training.amounts) for step in training.steps)
                 figures[again] = float(peak), training.seconds
             if figures:
@@ -548,7 +546,8 @@ class _Search:
         known: dict[Any, int] = {}
         for n, group in enumerate(groups):
             of.setdefault(alike(group, self.lattice(group.plan), known), []).append(n)
-        found = [(np.array(at), Family([groups[n] for n in at], self._timed)) for at in of.values()]
+        timed = Timed()
+        found = [(np.array(at), Family([groups[n] for n in at], timed)) for at in of.values()]
         return sorted(found, key=lambda pair: self._promise(pair[1]))
 
     def _promise(self, family: Family) -> float:

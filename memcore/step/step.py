@@ -157,11 +157,13 @@ class Step:
     def charted(self, amounts: Amounts) -> tuple[Any, Any, Any]:
         """Of each plan bytes while a micro-batch is under way, and when the optimizer steps, at
         each instant; and what one forward that waits has left."""
-        return chart(self, lambda: (self,)).apart(amounts)
+        one = interned(self)
+        return chart(one, lambda: (one,)).apart(amounts)
 
     def charted_least(self, amounts: Amounts) -> Any:
         """Of each plan the bytes that are there at least, and those of one forward that waits."""
-        return least_chart(self, lambda: (self,)).bytes(amounts)
+        one = interned(self)
+        return least_chart(one, lambda: (one,)).bytes(amounts)
 
     @functools.cached_property
     def charts(self) -> dict[Any, Chart]:

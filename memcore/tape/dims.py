@@ -748,14 +748,24 @@ def maximum(a: Number, b: Number) -> Number:
     """The larger, element by element for arrays."""
     if isinstance(a, Sum) or isinstance(b, Sum):
         return (a if isinstance(a, Sum) else b).algebra.largest(a, b)
-    return where(a >= b, a, b)
+    first = a >= b
+    if isinstance(first, bool):
+        return a if first else b
+    import numpy as np
+
+    return np.maximum(a, b)
 
 
 def minimum(a: Number, b: Number) -> Number:
     """The smaller, element by element for arrays."""
     if isinstance(a, Sum) or isinstance(b, Sum):
         return -(a if isinstance(a, Sum) else b).algebra.largest(-a, -b)
-    return where(a <= b, a, b)
+    first = a <= b
+    if isinstance(first, bool):
+        return a if first else b
+    import numpy as np
+
+    return np.minimum(a, b)
 
 
 def whole(n: Number) -> Number:

@@ -7,13 +7,13 @@ tape as the memory: FLOPs as declared, traffic as the tensors it reads and write
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from memcore.hardware import constants
 from memcore.hardware.accelerator import Accelerator
-from memcore.kept import kept
+from memcore.kept import counted_apart, kept
 from memcore.quantity.reading import PLAIN, Read
 from memcore.report import OperationTime
 from memcore.tape import tape
@@ -103,10 +103,15 @@ def _kernel(w: tape.Cost, dtype: str) -> str:
     return EIGHT_BIT if "fp8" in dtypes else PRODUCT
 
 
+@counted_apart
+class Works(tuple[tuple[Work, tuple[int, ...]], ...]):
+    """Operations, and which of some tapes have each."""
+
+    __slots__ = ()
+
+
 @kept
-def works(
-    tapes: tuple[Tape, ...], again: tuple[str, ...]
-) -> tuple[tuple[Work, tuple[int, ...]], ...]:
+def works(tapes: tuple[Tape, ...], again: tuple[str, ...]) -> Works:
     """The operations of some tapes and which of the tapes have each; equal ones are one.
 
     again   for each tape, what of it backward runs again (policies.Checkpointing)
@@ -142,7 +147,7 @@ def works(
                         not rest,
                     )
                     found.setdefault(work, []).append(i)
-    return tuple((work, tuple(where)) for work, where in found.items())
+    return Works((work, tuple(where)) for work, where in found.items())
 
 
 Counted = dict[tuple[Shape, str], int]
@@ -481,9 +486,20 @@ class Execution(NamedTuple):
     runs: int
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Executions:
+    """Operations and how often each is run, those that are."""
+
+    works: Works
+    runs: tuple[int, ...]
+
+    def __iter__(self) -> Iterator[Execution]:
+        return (Execution(w, n) for (w, _), n in zip(self.works, self.runs, strict=True) if n)
+
+
 def executions(
     tapes: tuple[Tape, ...], counts: Sequence[int], again: tuple[str, ...] = (), times: int = 1
-) -> tuple[Execution, ...]:
+) -> Executions:
     """The operations of some tapes, run `counts` x `times` over, by phase.
 
     Operations that several tapes have in common are one. `again` as in `works`; () is none.
@@ -495,14 +511,12 @@ def executions(
 @kept
 def _executions(
     tapes: tuple[Tape, ...], counts: tuple[int, ...], again: tuple[str, ...], times: int
-) -> tuple[Execution, ...]:
-    found = (
-        Execution(w, times * sum([counts[i] for i in where])) for w, where in works(tapes, again)
-    )
-    return tuple(e for e in found if e.runs)
+) -> Executions:
+    every = works(tapes, again)
+    return Executions(every, tuple(times * sum([counts[i] for i in of]) for _, of in every))
 
 
-def run(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[OperationTime]:
+def run(every: Iterable[Execution], amounts: Amounts, speed: Speed) -> list[OperationTime]:
     """The time of operations, in order; found once for plans that share their amounts."""
     key = (id(every), speed)
     if not amounts.arrays and key in amounts.costs:
@@ -524,7 +538,7 @@ def run(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[Oper
 Cost = tuple[float, float, float]
 
 
-def _costs(every: Sequence[Execution], amounts: Amounts, speed: Speed) -> list[Cost]:
+def _costs(every: Iterable[Execution], amounts: Amounts, speed: Speed) -> list[Cost]:
     """What each operation costs; found once for plans that share their amounts. Operations are
     known by identity, which is quick, and kept with what they cost, so that no others take their
     place."""

@@ -14,7 +14,7 @@ from memcore.tape.ledger import Amounts
 from memcore.tape.tape import Tape
 from memcore.timing import host
 from memcore.timing.communication import Move
-from memcore.timing.roofline import Execution, Speed, executions
+from memcore.timing.roofline import Execution, Executions, Speed, executions
 from memcore.words.optimizers import WIDENED_TRAFFIC
 from memcore.words.training import FULL_ITERATION, TO_END
 from memcore.words.word import DTYPE_BYTES
@@ -67,7 +67,7 @@ def step_executions(step: Step, batches: int) -> list[Execution]:
     return [e for part in stage_executions(step, batches) for e in part]
 
 
-def stage_executions(step: Step, batches: int) -> tuple[tuple[Execution, ...], ...]:
+def stage_executions(step: Step, batches: int) -> tuple[Executions, ...]:
     """Those of the ends, and those of the layers."""
     ends = ends_of(step)
     return (

@@ -78,7 +78,7 @@ def kinds_of_stage(plan: Plan) -> list[tuple[int, Step]]:
     apart = framework_of(plan).handed is not None
     for stage, layers in enumerate(every):
         found.setdefault((apart and stage == 0, stage == p.pp - 1, layers), stage)
-    return [(stage, _stage(plan, stage, blocks, stack).alone) for stage in found.values()]
+    return [(stage, _stage(plan, stage, blocks, stack, waiting=0)) for stage in found.values()]
 
 
 def layer_counts(plan: Plan) -> list[int]:
@@ -86,16 +86,14 @@ def layer_counts(plan: Plan) -> list[int]:
     return _model_of(plan)[1].counts
 
 
-def offloaded(step: Step, t: Train, among: bool = True) -> Step:
-    """A step where other things are offloaded, and nothing else is changed; `among` those that are
-    interned."""
-    found = replace(
+def offloaded(step: Step, t: Train) -> Step:
+    """A step where other things are offloaded, and nothing else is changed."""
+    return replace(
         step,
         offload=t.offload_optimizer,
         offload_parameters=t.offload_parameters,
         offload_activations=t.offload_activations,
     )
-    return interned(found) if among else found
 
 
 def _kept_in(model: Model) -> tuple[object, ...]:
@@ -175,7 +173,10 @@ def stack_of(
     return layers_of(model, again, t.checkpoint_every, leads, held, frozenset(spared))
 
 
-def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
+def _stage(
+    plan: Plan, stage: int, blocks: Blocks, stack: Layers, waiting: int | None = None
+) -> Step:
+    """`waiting`: as many as the plan has, where it is None."""
     t, p = plan.train, plan.parallel
     framework, copies = framework_of(plan), copies_of(plan)
     first, last = stage == 0, stage == p.pp - 1
@@ -210,7 +211,7 @@ def _stage(plan: Plan, stage: int, blocks: Blocks, stack: Layers) -> Step:
             handed=framework.handed(first, last, p.tp > 1, copies.compute)
             if framework.handed
             else NOTHING_HANDED,
-            waiting=pipeline.in_flight(plan, stage) - 1,
+            waiting=pipeline.in_flight(plan, stage) - 1 if waiting is None else waiting,
             losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == GPIPE else 0,
             average=t.ema,
             in_nodes=pipeline.sides_by_side(plan),
@@ -322,7 +323,14 @@ def training_sizes(plan: Plan) -> dict[str, Number]:
 
 
 def complete(sizes: dict[str, Number], plan: Plan) -> None:
-    """Add to a plan's sizes, or to a sweep's, what follows from its words and from the others.
+    """Add to a plan's sizes, or to a sweep's, what follows from its words and from the others."""
+    shared_out(sizes, plan)
+    if add := framework_of(plan).complete:
+        add(sizes, plan.train, step_of(plan))
+
+
+def shared_out(sizes: dict[str, Number], plan: Plan) -> None:
+    """The same but for those that a framework's buffers have.
 
     SHARD: ranks that share each parameter; STATE: ranks that share the optimizer states, and EDP:
     those of one expert.
@@ -350,5 +358,3 @@ def complete(sizes: dict[str, Number], plan: Plan) -> None:
         sizes["VOCAB"] = ceil_div(sizes["VOCAB"], whole) * whole
     derive(sizes)
     sizes |= {d.name: 0 for other in FRAMEWORKS.values() for d in other.dimensions}
-    if framework.complete:
-        framework.complete(sizes, plan.train, step_of(plan))

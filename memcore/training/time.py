@@ -34,9 +34,10 @@ LINKS = ("compute", "hbm", "nvlink", "network", "pcie", "dram", "nvme", "host")
 
 @dataclass(slots=True)
 class _Traffic:
-    """Transfers so far, one for each link of each move, with busy and exposed seconds by link."""
+    """Transfers so far, one for each link of each move where they are `listed`, with busy and
+    exposed seconds by link."""
 
-    swept: bool  # of arrays
+    listed: bool
     transfers: list[Transfer] = field(default_factory=list)
     busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LINKS, 0.0))
     exposed: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LINKS, 0.0))
@@ -48,8 +49,8 @@ class _Traffic:
             # Not in place: arrays may be shared.
             self.busy[link] = self.busy[link] + each * move.times
             self.exposed[link] = self.exposed[link] + shown
-            if self.swept:
-                continue  # nothing is listed
+            if not self.listed:
+                continue
             self.transfers.append(
                 Transfer(
                     move.name, link, move.bytes * move.times, each * move.times, shown,
@@ -102,13 +103,15 @@ def training_time(plan: Plan, every: Sequence[tuple[Stage, Whole]], amounts: Amo
     )
 
 
-def wholes_of(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> list[tuple[Stage, Whole]]:
-    """Every pipeline stage with its whole step."""
+def wholes_of(
+    plan: Plan, steps: Sequence[Step], amounts: Amounts, listed: bool = False
+) -> list[tuple[Stage, Whole]]:
+    """Every pipeline stage with its whole step; `listed`: with its transfers."""
     speed = speed_of(plan, steps[0])
     every = stages(plan, steps, amounts, speed)
     like: dict[int, Whole] = {}  # stages that run the same share their list of operations
     return [
-        (s, like.get(key) or like.setdefault(key, _whole(plan, s, every, amounts, speed)))
+        (s, like.get(key) or like.setdefault(key, _whole(plan, s, every, amounts, speed, listed)))
         for s in every
         for key in (id(s.operations),)
     ]
@@ -180,7 +183,12 @@ class Whole:
 
 
 def _whole(
-    plan: Plan, stage: Stage, every: Sequence[Stage], amounts: Amounts, speed: Speed
+    plan: Plan,
+    stage: Stage,
+    every: Sequence[Stage],
+    amounts: Amounts,
+    speed: Speed,
+    listed: bool,
 ) -> Whole:
     step, operations, batches = stage.step, stage.operations, plan.train.grad_accumulation
     starts = dict.fromkeys(host.PHASES, 0.0)
@@ -193,7 +201,7 @@ def _whole(
         late = maximum(0.0, each * starts[host.OPTIMIZER] - update.seconds)
         updating = update.seconds + late
 
-    traffic = _Traffic(amounts.arrays)
+    traffic = _Traffic(listed)
     traffic.busy["compute"] = sum([o.compute_seconds for o in operations])
     traffic.busy["hbm"] = sum([o.hbm_seconds for o in operations])
     exposed = traffic.exposed

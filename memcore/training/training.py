@@ -262,7 +262,7 @@ class Training:
     def wholes(self) -> Sequence[tuple[Stage, Whole]]:
         """Every pipeline stage with its whole step. `seconds` keeps none: of hundreds of plans that
         would take long."""
-        return wholes_of(self.plan, self.steps, self.amounts)
+        return wholes_of(self.plan, self.steps, self.amounts, listed=True)
 
     @property
     def seconds(self) -> float:

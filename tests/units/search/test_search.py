@@ -10,7 +10,7 @@ import pytest
 from memcore import Plan, cli, evaluate, search
 from memcore.errors import PlanError
 from memcore.search import space
-from memcore.search.families import OF_STATES, Family, sized
+from memcore.search.families import Family, sized
 from memcore.search.search import (
     BEATEN,
     COMBINATIONS,
@@ -363,6 +363,11 @@ OF_KINDS = (
     "mamba-2.8b",
     "gemma-3-27b",
 )
+
+
+# Sizes that say how states are shared and sent. What follows of experts is EDP, which theirs read.
+OF_STATES = {"DP", "PP", "VIRTUAL", "OUTER", "ACCUMULATION", "GPUS", "GPUS_PER_NODE"}
+OF_STATES |= {"SHARD_GROUP", "BUCKET"}
 
 
 @pytest.mark.parametrize("model", OF_KINDS)

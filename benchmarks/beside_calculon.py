@@ -143,7 +143,7 @@ def agreement(theirs: Calculon) -> str:
         said, plan = theirs.asked(way), ours(way)
         if said and plan:
             training = Training.planned(plan, rows=False)
-            if training.room[1]:
+            if training.room.fits:
                 times[plan.model_dump_json()] = said["total_time"], training.seconds
     best = [min(times.values(), key=lambda of: of[i]) for i in (0, 1)]
     places = [1 + sum(of[1 - i] < best[i][1 - i] for of in times.values()) for i in (0, 1)]

@@ -45,7 +45,7 @@ from memcore.plan.field import (
     number,
 )
 from memcore.plan.rules import OF_HARDWARE, broken_rules, readers_of
-from memcore.units import Gbit, GiB, count_text
+from memcore.units import Gbit, GiB, bytes_text, count_text
 from memcore.words import engines, experts
 from memcore.words.optimizers import OPTIMIZERS
 from memcore.words.precision import PRECISIONS
@@ -2052,6 +2052,13 @@ def resolve_model(model: str | Mapping[str, Any]) -> Model:
             "give this file as its serve.draft_model, with serve.draft_tokens as many as it guesses"
         )
         raise PlanError([Issue("model.architectures", message)])
+    if found.counted:
+        message = (
+            f"{found.label} has {found.counted:,} parameters, {bytes_text(2 * found.counted)} in "
+            "16 bits. They are counted; what it keeps in training, and how it is served, is not "
+            "known yet, and is not approximated"
+        )
+        raise PlanError([Issue("model.model_type", message)])
     return found
 
 

@@ -19,6 +19,7 @@ from memcore.models.config import Keys
 from memcore.models.families import (
     bart,
     clip,
+    counted,
     dialects,
     drafts,
     gemma4,
@@ -48,7 +49,8 @@ class _Families(dict[str, Family]):
 
     def __missing__(self, name: str) -> Family:
         return {"t5_encoder": t5.ENCODER_ALONE, "gemma4_small_text": gemma4.SMALL,
-                "nemotron_nas": nemotron_nas.BY_BLOCKS, **drafts.DRAFTS}[name]  # fmt: skip
+                "nemotron_nas": nemotron_nas.BY_BLOCKS, counted.NAME: counted.WHOLE,
+                **drafts.DRAFTS}[name]  # fmt: skip
 
 
 def _found() -> Iterator[tuple[str, Family]]:
@@ -73,7 +75,7 @@ TOWERS: dict[str, Family] = {
 
 # What is refused for a reason that its name does not tell.
 _SHARED = "several of its layers are one set of weights, whose gradients are added to one another"
-UNPLANNED = {"zamba": _SHARED, "zamba2": _SHARED}
+UNPLANNED = {"zamba": _SHARED}
 
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:
@@ -122,7 +124,10 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     if issues or keys.issues:  # what is wrong with a default says nothing of the file
         taken = {issue.field for issue in issues}
         raise PlanError([*issues, *(i for i in keys.issues if i.field not in taken)])
-    model, reading = _with_head(keys, model), keys.reading()
+    reading = keys.reading()
+    if model.counted:
+        return replace(model, reading=reading, notes=(*keys.notes, *reading.notes))
+    model = _with_head(keys, model)
     own = (twin.note,) if twin and twin.note else ()
     notes = (*own, *model.notes, *keys.notes, *reading.notes)
     if model.head == EMBEDDING:
@@ -141,7 +146,7 @@ def _family(kind: str) -> Family | None:
     """The family that a model_type is planned as."""
     if kind in TWINS:
         return FAMILIES[TWINS[kind].of]
-    return FAMILIES.get(kind) or drafts.DRAFTS.get(kind)
+    return FAMILIES.get(kind) or drafts.DRAFTS.get(kind) or counted.COUNTED.get(kind)
 
 
 def _by_class(config: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.models.config import Keys
+from memcore.models.sizes import embedded, encoder_layer, linear
 from memcore.units import bytes_text
 
 TEXT, VISION = "text_config", "vision_config"
@@ -176,23 +177,14 @@ def left_out(config: Mapping[str, Any], hidden: int) -> str:
     )
 
 
-def _linear(width: int, into: int, bias: bool = True) -> int:
-    return width * into + (into if bias else 0)
-
-
-def _encoder_layer(width: int, inner: int) -> int:
-    """Queries, keys, values and output, two layers of an MLP, all with a bias, and two norms."""
-    return 4 * _linear(width, width) + _linear(width, inner) + _linear(inner, width) + 4 * width
-
-
 def _qwen(k: Keys, hidden: int) -> int:
     """Qwen3_5VisionModel: patches of two frames, learned positions, and a merger of patches."""
     width, depth = k.count("hidden_size", 1152), k.count("depth", 27, 100_000)
     merged, out = _merged(k, width), k.count("out_hidden_size", 3584)
     return (
-        _linear(_patch(k, 16), width)
+        linear(_patch(k, 16), width)
         + k.count("num_position_embeddings", 2304) * width
-        + depth * _encoder_layer(width, k.count("intermediate_size", 4304))
+        + depth * encoder_layer(width, k.count("intermediate_size", 4304))
         + _merger(width, merged, out)
     )
 
@@ -212,7 +204,7 @@ def _qwen2(k: Keys, hidden: int) -> int:
     width, depth = k.count("embed_dim", 1280), k.count("depth", 32, 100_000)
     return (
         _patch(k, 14) * width
-        + depth * _encoder_layer(width, width * k.count("mlp_ratio", 4, 1000))
+        + depth * encoder_layer(width, width * k.count("mlp_ratio", 4, 1000))
         + _merger(width, _merged(k, width), k.count("hidden_size", 3584))
     )
 
@@ -221,7 +213,7 @@ def _qwen2_5(k: Keys, hidden: int) -> int:
     """Qwen2_5_VisionTransformerPretrainedModel: RMSNorm, and gated MLPs with biases."""
     width, depth = k.count("hidden_size", 3584), k.count("depth", 32, 100_000)
     inner = k.count("intermediate_size", 3420)
-    layer = 4 * _linear(width, width) + 2 * _linear(width, inner) + _linear(inner, width)
+    layer = 4 * linear(width, width) + 2 * linear(width, inner) + linear(inner, width)
     merger = _merger(width, _merged(k, width), k.count("out_hidden_size", 3584)) - width
     return _patch(k, 14) * width + depth * (layer + 2 * width) + merger
 
@@ -239,7 +231,7 @@ def _merged(k: Keys, width: int) -> int:
 
 def _merger(normed: int, merged: int, out: int) -> int:
     """A norm with a bias, and two layers of an MLP."""
-    return 2 * normed + _linear(merged, merged) + _linear(merged, out)
+    return 2 * normed + linear(merged, merged) + linear(merged, out)
 
 
 def _llama4(k: Keys, hidden: int) -> int:
@@ -251,13 +243,13 @@ def _llama4(k: Keys, hidden: int) -> int:
     out = k.count("projector_output_dim", 4096)
     bias = k.flag("multi_modal_projector_bias", False)
     return (
-        _linear(k.count("num_channels", 3, 1000) * rows * columns, width, bias=False)
+        linear(k.count("num_channels", 3, 1000) * rows * columns, width, bias=False)
         + (1 + patches + 1) * width
-        + depth * _encoder_layer(width, inner)
+        + depth * encoder_layer(width, inner)
         + 4 * width
         + inner * k.count("projector_input_dim", 4096)
         + out * out
-        + _linear(k.count("vision_output_dim", 7680), hidden, bias)
+        + linear(k.count("vision_output_dim", 7680), hidden, bias)
     )
 
 
@@ -268,12 +260,12 @@ def _kimi(k: Keys, hidden: int) -> int:
     down, across = k.pair("merge_kernel_size", 2)
     merged = width * down * across
     return (
-        _linear(3 * rows * columns, width)
+        linear(3 * rows * columns, width)
         + k.count("pos_emb_height", 64) * k.count("pos_emb_width", 64) * width
-        + depth * _encoder_layer(width, k.count("intermediate_size", 4304))
+        + depth * encoder_layer(width, k.count("intermediate_size", 4304))
         + 4 * width
-        + _linear(merged, merged)
-        + _linear(merged, hidden)
+        + linear(merged, merged)
+        + linear(merged, hidden)
     )
 
 
@@ -286,10 +278,10 @@ def _minimax(k: Keys, hidden: int) -> int:
     return (
         values * width
         + 2 * width
-        + depth * _encoder_layer(width, k.count("intermediate_size", 5120))
-        + _linear(width, between)
-        + _linear(merged, between)
-        + 2 * _linear(between, hidden)
+        + depth * encoder_layer(width, k.count("intermediate_size", 5120))
+        + linear(width, between)
+        + linear(merged, between)
+        + 2 * linear(between, hidden)
     )
 
 
@@ -303,7 +295,7 @@ def _mllama(k: Keys, hidden: int) -> int:
     ratios = k.config.get("supported_aspect_ratios")
     shapes = len(ratios) + 1 if isinstance(ratios, list) else 9
     inner = k.count("intermediate_size", 5120)
-    layer = 4 * width**2 + _linear(width, inner) + _linear(inner, width) + 4 * width
+    layer = 4 * width**2 + linear(width, inner) + linear(inner, width) + 4 * width
     depth, gated = k.count("num_hidden_layers", 32, 100_000), k.count("num_global_layers", 8, 10**5)
     positions = 1 + patches * width + shapes * tiles * patches * width
     return (
@@ -314,7 +306,7 @@ def _mllama(k: Keys, hidden: int) -> int:
         + 4 * width
         + (depth + gated) * layer
         + 2 * gated
-        + _linear(k.count("vision_output_dim", 7680), hidden)
+        + linear(k.count("vision_output_dim", 7680), hidden)
     )
 
 
@@ -330,20 +322,12 @@ def _gemma4(k: Keys, hidden: int) -> int:
     layer = 2 * width * dim * (heads + kv) + 3 * width * inner + 4 * width + 2 * dim
     positions = 2 * k.count("position_embedding_size", 10_240) * width
     return (
-        _linear(3 * rows * columns, width, bias=False) + positions + depth * layer + width * hidden
+        linear(3 * rows * columns, width, bias=False) + positions + depth * layer + width * hidden
     )
 
 
-def _embedded(k: Keys, width: int, side: int, patch: int, bias: bool = True, extra: int = 0) -> int:
-    """Patches as tokens, with learned positions and those of `extra` tokens."""
-    (height, wide), (rows, columns) = k.pair("image_size", side), k.pair("patch_size", patch)
-    tokens = (height // rows) * (wide // columns) + extra
-    values = k.count("num_channels", 3, 1000) * rows * columns
-    return _linear(values, width, bias) + tokens * width
-
-
 def _two_layers(width: int, hidden: int, bias: bool = True) -> int:
-    return _linear(width, hidden, bias) + _linear(hidden, hidden, bias)
+    return linear(width, hidden, bias) + linear(hidden, hidden, bias)
 
 
 def _pixtral(k: Keys, hidden: int) -> int:
@@ -365,27 +349,27 @@ def _pixtral(k: Keys, hidden: int) -> int:
 def _clip(k: Keys, hidden: int) -> int:
     """CLIPVisionModel, LlavaNextMultiModalProjector, and the mark of an image's end of line."""
     width, depth = k.count("hidden_size", 768), k.count("num_hidden_layers", 12, 100_000)
-    layers = depth * _encoder_layer(width, k.count("intermediate_size", 3072))
-    embedded = _embedded(k, width, 224, 32, bias=False, extra=1) + width
+    layers = depth * encoder_layer(width, k.count("intermediate_size", 3072))
+    placed = embedded(k, width, 224, 32, bias=False, extra=1) + width
     bias = k.flag("multimodal_projector_bias", True)
-    return embedded + 4 * width + layers + _two_layers(width, hidden, bias) + hidden
+    return placed + 4 * width + layers + _two_layers(width, hidden, bias) + hidden
 
 
 def _siglip(k: Keys, hidden: int) -> int:
     """SiglipVisionModel, which may have a head of its own, and PaliGemmaMultiModalProjector."""
     width, depth = k.count("hidden_size", 768), k.count("num_hidden_layers", 12, 100_000)
-    layer = _encoder_layer(width, k.count("intermediate_size", 3072))
+    layer = encoder_layer(width, k.count("intermediate_size", 3072))
     pooled = width + layer - 2 * width if k.flag("vision_use_head", True) else 0  # one norm
-    into = _linear(width, k.count("projection_dim", 2048))
-    return _embedded(k, width, 224, 16) + depth * layer + 2 * width + pooled + into
+    into = linear(width, k.count("projection_dim", 2048))
+    return embedded(k, width, 224, 16) + depth * layer + 2 * width + pooled + into
 
 
 def _idefics3(k: Keys, hidden: int) -> int:
     """Idefics3VisionTransformer, and Idefics3Connector, which joins patches."""
     width, depth = k.count("hidden_size", 1152), k.count("num_hidden_layers", 12, 100_000)
-    layers = depth * _encoder_layer(width, k.count("intermediate_size", 3072))
+    layers = depth * encoder_layer(width, k.count("intermediate_size", 3072))
     joined = k.count("scale_factor", 2, 1000) ** 2 * width
-    return _embedded(k, width, 224, 32) + layers + 2 * width + joined * hidden
+    return embedded(k, width, 224, 32) + layers + 2 * width + joined * hidden
 
 
 def _internvl(k: Keys, hidden: int) -> int:
@@ -395,17 +379,17 @@ def _internvl(k: Keys, hidden: int) -> int:
     inner, normed = k.count("intermediate_size", 4096), k.flag("use_qk_norm", False)
     norms = width if k.config.get("norm_type") == "rms_norm" else 2 * width
     layer = (
-        3 * _linear(width, width, k.flag("attention_bias", False))
-        + _linear(width, width)
-        + _linear(width, inner)
-        + _linear(inner, width)
+        3 * linear(width, width, k.flag("attention_bias", False))
+        + linear(width, width)
+        + linear(width, inner)
+        + linear(inner, width)
         + 2 * norms
         + 2 * width
         + (2 * width if normed else 0)
     )
     joined = 4 * width
-    embedded = _embedded(k, width, 448, 14, extra=1) + width
-    return embedded + depth * layer + 2 * joined + _two_layers(joined, hidden)
+    placed = embedded(k, width, 448, 14, extra=1) + width
+    return placed + depth * layer + 2 * joined + _two_layers(joined, hidden)
 
 
 def _step(k: Keys, hidden: int) -> int:
@@ -418,12 +402,12 @@ def _step(k: Keys, hidden: int) -> int:
         k.fail("mlp_ratio", f"must be a number above 0, not {shown(ratio)}")
         ratio = 1
     return (
-        _linear(k.count("num_channels", 3, 1000) * rows * columns, width, bias=False)
+        linear(k.count("num_channels", 3, 1000) * rows * columns, width, bias=False)
         + (height // rows) * (wide // columns) * width
         + 2 * width
-        + depth * (_encoder_layer(width, int(width * ratio)) + 2 * width)
-        + _linear(9 * width, 2 * width)
-        + _linear(9 * 2 * width, 4 * width)
+        + depth * (encoder_layer(width, int(width * ratio)) + 2 * width)
+        + linear(9 * width, 2 * width)
+        + linear(9 * 2 * width, 4 * width)
         + 4 * width * hidden
     )
 

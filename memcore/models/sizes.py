@@ -1,0 +1,43 @@
+"""Sizes: parameters of the parts that models consist of."""
+
+from __future__ import annotations
+
+import math
+
+from memcore.models.config import Keys
+
+
+def linear(width: int, into: int, bias: bool = True) -> int:
+    return width * into + (into if bias else 0)
+
+
+def norm(width: int) -> int:
+    """A norm with a weight and a bias: of layers, of groups, of batches."""
+    return 2 * width
+
+
+def convolution(width: int, into: int, *kernel: int, bias: bool = True, groups: int = 1) -> int:
+    """kernel   how many positions along each axis one value is made of"""
+    return width // groups * into * math.prod(kernel) + (into if bias else 0)
+
+
+def attention(width: int, bias: bool = True) -> int:
+    """Queries, keys, values and output."""
+    return 4 * linear(width, width, bias)
+
+
+def mlp(width: int, inner: int, bias: bool = True) -> int:
+    return linear(width, inner, bias) + linear(inner, width, bias)
+
+
+def encoder_layer(width: int, inner: int) -> int:
+    """Queries, keys, values and output, two layers of an MLP, all with a bias, and two norms."""
+    return attention(width) + mlp(width, inner) + 2 * norm(width)
+
+
+def embedded(k: Keys, width: int, side: int, patch: int, bias: bool = True, extra: int = 0) -> int:
+    """Patches as tokens, with learned positions and those of `extra` tokens."""
+    (height, wide), (rows, columns) = k.pair("image_size", side), k.pair("patch_size", patch)
+    tokens = (height // rows) * (wide // columns) + extra
+    values = k.count("num_channels", 3, 1000) * rows * columns
+    return linear(values, width, bias) + tokens * width

@@ -154,7 +154,8 @@ def _by_class(config: Mapping[str, Any]) -> str:
     named = config.get("architectures")
     if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
         return ""
-    found = [name for name, family in FAMILIES.items() if named[0] in family.classes]
+    every = {**FAMILIES, **counted.COUNTED}
+    found = [name for name, family in every.items() if named[0] in family.classes]
     found = found or [name for name, twin in TWINS.items() if named[0] in twin.classes]
     return found[0] if len(found) == 1 else ""
 

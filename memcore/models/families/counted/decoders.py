@@ -215,7 +215,7 @@ def _kimi(k: Keys) -> int:
         + dim
     )  # fmt: skip
     if full is not None:
-        listed = full if isinstance(full, list) else []
+        listed = {n for n in full if type(n) is int} if isinstance(full, list) else set()
         kinds = [FULL if i + 1 in listed else STATE for i in range(layers)]
         kinds = _kinds(k, "layer_types", layers, MIXERS, lambda i: kinds[i])
     else:
@@ -263,7 +263,8 @@ def _recurrent_gemma(k: Keys) -> int:
     inner = k.count("intermediate_size", 7680) // 2
     wide, kernel = k.count_or("lru_width", s.width), k.count("conv1d_width", 4)
     blocks = k.config.get("block_types", ["recurrent", "recurrent", "attention"])
-    if not isinstance(blocks, list) or any(b not in ("recurrent", "attention") for b in blocks):
+    known = ("recurrent", "attention")
+    if not isinstance(blocks, list) or not blocks or any(b not in known for b in blocks):
         k.fail("block_types", "must be a list of recurrent, attention")
         blocks = ["recurrent"]
     of_head = wide // s.heads

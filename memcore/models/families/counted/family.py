@@ -60,16 +60,23 @@ def counted(
                   aliases=aliases or {})  # fmt: skip
 
 
-def counts(k: Keys, key: str, usual: Sequence[int], least: int = 1) -> list[int]:
-    """A list of whole numbers."""
+def counts(k: Keys, key: str, usual: Sequence[int], most: int = 10**8) -> list[int]:
+    """A list of whole numbers, at least one."""
     k.assume(key, list(usual))
     given = k.config.get(key, usual)
-    if not isinstance(given, (list, tuple)) or any(
-        type(n) is not int or not least <= n <= 10**8 for n in given
+    if (
+        not isinstance(given, (list, tuple))
+        or not given
+        or any(type(n) is not int or not 1 <= n <= most for n in given)
     ):
-        k.fail(key, f"must be a list of whole numbers from {least}, not {shown(given)}")
+        k.fail(key, f"must be a list of whole numbers from 1 to {most:,}, not {shown(given)}")
         return list(usual)
     return list(given)
+
+
+def depths_of(k: Keys, *usual: int) -> list[int]:
+    """Layers of each stage."""
+    return counts(k, "depths", usual, 10_000)
 
 
 def as_many(k: Keys, **lists: list[int]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from memcore.models.config import Keys
-from memcore.models.families.counted.family import as_many, counted, counts, share
+from memcore.models.families.counted.family import as_many, counted, counts, depths_of, share
 from memcore.models.families.family import Family, labels
 from memcore.models.sizes import attention, convolution, encoder_layer, linear, mlp, norm
 from memcore.tape.structure import CLASSIFICATION, EMBEDDING
@@ -199,7 +199,7 @@ def _image(k: Keys, usual: tuple[int, int]) -> tuple[int, int]:
 
 def _swin_sizes(k: Keys) -> tuple[list[tuple[int, int, int]], int]:
     """Of each stage its width, layers and heads; and the side of a window."""
-    width, depths = k.count("embed_dim", 96), counts(k, "depths", (2, 2, 6, 2))
+    width, depths = k.count("embed_dim", 96), depths_of(k, 2, 2, 6, 2)
     heads = counts(k, "num_heads", (3, 6, 12, 24))
     if not as_many(k, depths=depths, num_heads=heads):
         return [(width, 1, 1)], 1
@@ -239,13 +239,13 @@ def _swin(second: bool) -> Callable[[Keys], int]:
 
 def _segformer(k: Keys) -> int:
     """Stages whose keys and values are of fewer tokens, and MLPs with a convolution."""
-    widths, depths = counts(k, "hidden_sizes", (32, 64, 160, 256)), counts(k, "depths", (2,) * 4)
+    widths, depths = counts(k, "hidden_sizes", (32, 64, 160, 256)), depths_of(k, 2, 2, 2, 2)
     shrinks = counts(k, "sr_ratios", (8, 4, 2, 1))
     sides, ratios = counts(k, "patch_sizes", (7, 3, 3, 3)), k.config.get("mlp_ratios", (4,) * 4)
     if not isinstance(ratios, (list, tuple)) or any(
-        not isinstance(r, (int, float)) for r in ratios
+        not isinstance(r, (int, float)) or not 0 < r < 1000 for r in ratios
     ):
-        k.fail("mlp_ratios", "must be a list of numbers")
+        k.fail("mlp_ratios", "must be a list of numbers above 0")
         ratios = (4,) * 4
     k.count("num_encoder_blocks", 4)
     if not as_many(k, depths=depths, hidden_sizes=widths, sr_ratios=shrinks, patch_sizes=sides):
@@ -253,7 +253,7 @@ def _segformer(k: Keys) -> int:
     before, found = k.count("num_channels", 3), 0
     for width, layers, shrink, side, ratio in zip(widths, depths, shrinks, sides, ratios,
                                                   strict=False):  # fmt: skip
-        inner = int(width * ratio)
+        inner = max(1, int(width * ratio))
         layer = encoder_layer(width, inner) + convolution(inner, inner, 3, 3, groups=inner)
         if shrink > 1:
             layer += convolution(width, width, shrink, shrink) + norm(width)
@@ -271,7 +271,7 @@ def _convnext(second: bool) -> Callable[[Keys], int]:
 
     def count(k: Keys) -> int:
         widths = counts(k, "hidden_sizes", (96, 192, 384, 768))
-        depths = counts(k, "depths", (3, 3, 9, 3))
+        depths = depths_of(k, 3, 3, 9, 3)
         if not as_many(k, depths=depths, hidden_sizes=widths):
             return 1
         side = k.count("patch_size", 4)
@@ -298,7 +298,7 @@ def _normed(width: int, into: int, side: int, groups: int = 1) -> int:
 def _resnet(k: Keys) -> int:
     """Residual convolutions, with a narrow middle or without."""
     widths = counts(k, "hidden_sizes", (256, 512, 1024, 2048))
-    depths, stem = counts(k, "depths", (3, 4, 6, 3)), k.count("embedding_size", 64)
+    depths, stem = depths_of(k, 3, 4, 6, 3), k.count("embedding_size", 64)
     if not as_many(k, depths=depths, hidden_sizes=widths):
         return 1
     narrow = k.word("layer_type", "bottleneck", {"bottleneck": "narrow", "basic": ""})
@@ -377,7 +377,7 @@ def _ast(k: Keys) -> int:
 
 def _hiera(k: Keys) -> int:
     """Stages that pool their queries."""
-    width, depths = k.count("embed_dim", 96), counts(k, "depths", (2, 3, 16, 3))
+    width, depths = k.count("embed_dim", 96), depths_of(k, 2, 3, 16, 3)
     ratio, grown = share(k, "mlp_ratio", 4.0), share(k, "embed_dim_multiplier", 2.0)
     (height, wide), (rows, columns) = k.pair("image_size", 224), k.pair("patch_size", 7)
     (down, across) = _pair_of(k, "patch_stride", (4, 4))

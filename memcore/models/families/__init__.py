@@ -81,7 +81,7 @@ UNPLANNED = {"zamba": _SHARED}
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     """The Model that a parsed config.json describes. Raises PlanError naming each bad key."""
     kind = drafts.family_of(config) or config.get("model_type")
-    if kind is None or (isinstance(kind, str) and not _known_type(kind, config)):
+    if kind in (None, "") or (isinstance(kind, str) and not _known_type(kind, config)):
         meant = _by_class(config)
         if meant:
             note = (

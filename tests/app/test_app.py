@@ -571,7 +571,7 @@ BAD_CONFIGS = {
     "50 MB": (b" " * 50_000_000, "bytes"),
     "nested": (b'{"a":' * 1000 + b"1" + b"}" * 1000, "nested"),
     "nested lists": (b"[" * 100_000, "nested"),
-    "architecture": (json.dumps(UNNAMED | {"model_type": "rwkv"}).encode(), "rwkv"),
+    "architecture": (json.dumps(UNNAMED | {"model_type": "perceiver"}).encode(), "perceiver"),
     "heads": (json.dumps(LLAMA | {"num_attention_heads": 7}).encode(), "num_attention_heads"),
     "markup": (json.dumps(UNNAMED | {"model_type": "<b>x</b>"}).encode(), "<b>x</b>"),
 }

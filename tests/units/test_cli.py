@@ -346,7 +346,7 @@ HOSTILE = (
     '{"train": {"micro_batch": %s}}' % ("9" * 5000), '{"train": {"micro_batch": -1}}',
     '{"train": {"micro_batch": true}}', '{"train": {"micro_batch": "1"}}', '{"train": null}',
     '{"model": "<script>alert(1)</script>"}', '{"model": "\\u001b[31m"}', '{"model": "\\ud800"}',
-    '{"model": {"size": "-7B"}}', '{"model": {"model_type": "rwkv"}}', '{"version": 99}',
+    '{"model": {"size": "-7B"}}', '{"model": {"model_type": "perceiver"}}', '{"version": 99}',
     '{"train": {}, "train": {"zero": 0}}', '{"cluster": {"gpu": {"label": "x"}}}',
     '{"cluster": {"gpus": 7}, "parallel": {"tp": 2}}', '{"": 1}',
 )  # fmt: skip

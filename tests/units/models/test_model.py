@@ -85,8 +85,8 @@ def test_what_is_no_config_is_said(text, says):
 
 
 def test_an_unknown_architecture_is_refused_by_name():
-    with pytest.raises(PlanError, match="'rwkv' is not known yet, and is not approximated"):
-        from_config({"model_type": "rwkv"})
+    with pytest.raises(PlanError, match="'perceiver' is not known yet, and is not approximated"):
+        from_config({"model_type": "perceiver"})
 
 
 def test_heads_that_do_not_divide_are_named():

@@ -547,7 +547,8 @@ def of_scheduler(server: Server, sequences: int, x: Any = PLAIN) -> Read:
     """Seconds of an engine's scheduler in a step."""
     engine = server.engine
     each = x.constant(engine.sequence) * x.known("sequences", sequences, source="serve.running")
-    return each if engine.step is NOTHING else x.constant(engine.step) + each
+    step = engine.of_step(server.plan.accelerator)
+    return each if step is NOTHING else x.constant(step) + each
 
 
 def idle(

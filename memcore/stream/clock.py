@@ -246,7 +246,7 @@ def _clock(server: Server) -> Clock:
         scan,
         scanned,
         seconds(of_tower(server)),
-        server.engine.step.middle,
+        server.engine.of_step(plan.accelerator).middle,
         server.engine.sequence.middle,
         server.engine.before(plan.accelerator).middle,
         0.0 if RUNTIMES[plan.runtime].launches else server.prompts.middle * model.layers,

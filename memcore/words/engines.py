@@ -100,8 +100,9 @@ class Engine(Word):
     follows   whether a cache whose dtype nobody says has that of the checkpoint
     alternates   whether a step either reads prompts or generates, prompts first
     kernels   what they reach, by kernels.memory_class; '' for every GPU
-    step      seconds that it takes for a step besides its kernels; sequence: more for each
-    first     before a request's first token, by architecture, '' for others: HTTP, the scheduler
+    step      seconds that it takes for a step besides its kernels, by architecture, '' for others;
+              {}: not known; sequence: more for each
+    first     before a request's first token, in the same way: HTTP, the scheduler
     off       how far its times are off
     vendors   whose chips a search tries it on for many users, of those that its documentation
               lists: llama.cpp and MLX where nothing else runs; (): nowhere
@@ -119,7 +120,7 @@ class Engine(Word):
     follows: bool = False
     alternates: bool = False
     kernels: Mapping[str, Kernels] = field(default_factory=dict)
-    step: Constant = NOTHING
+    step: Mapping[str, Constant] = field(default_factory=dict)
     sequence: Constant = NOTHING
     first: Mapping[str, Constant] = field(default_factory=dict)
     off: Off = OFF_BEFORE
@@ -131,13 +132,17 @@ class Engine(Word):
         """What its kernels reach on a GPU."""
         return self.kernels.get("") or self.kernels[memory_class(gpu)]
 
+    def of_step(self, gpu: Accelerator) -> Constant:
+        """Seconds of a step besides its kernels."""
+        return for_gpu(self.step, gpu) or NOTHING
+
     def before(self, gpu: Accelerator) -> Constant:
         """Seconds before a request's first token."""
         return for_gpu(self.first, gpu) or NOTHING
 
 
 AUTO = "auto"
-_SEQUENCE = _fitted("engines, a sequence of a step", 7.90e-6, "seconds")
+_SEQUENCE = _fitted("engines, a sequence of a step", 8.80e-6, "seconds")
 
 _LLAMA_CPP = Engine(
     "llama.cpp",
@@ -165,8 +170,8 @@ ENGINES = {
         kernels=kernels.VLLM,
         off=kernels.OFF_TODAY,
         sequence=_SEQUENCE,
-        step=_fitted("a step, vLLM", 0.150e-3, "seconds"),
-        first={"": _fitted("before the first token, vLLM", 11.1e-3, "seconds")},
+        step={"": _fitted("a step, vLLM", 0.444e-3, "seconds")},
+        first={"": _fitted("before the first token, vLLM", 10.8e-3, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "aws", "huawei"),
     ),
     VLLM_V0: Engine(
@@ -184,9 +189,9 @@ ENGINES = {
         alternates=True,
         kernels=kernels.SGLANG,
         off=kernels.OFF_SGLANG,
-        step=_fitted("a step, SGLang", 1.16e-3, "seconds"),
+        step={"": _fitted("a step, SGLang", 1.39e-3, "seconds")},
         sequence=_SEQUENCE,
-        first={"": _fitted("before the first token, SGLang", 0.236, "seconds")},
+        first={"": _fitted("before the first token, SGLang", 0.239, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "huawei"),
     ),
     TENSORRT_LLM: Engine(
@@ -198,13 +203,16 @@ ENGINES = {
         follows=True,
         kernels=kernels.TENSORRT_LLM,
         off=kernels.OFF_TODAY,
-        step=_fitted("a step, TensorRT-LLM", 0.814e-3, "seconds"),
+        step={
+            "Blackwell": _fitted("a step, TensorRT-LLM on Blackwell", 0.258e-3, "seconds"),
+            "": _fitted("a step, TensorRT-LLM", 1.18e-3, "seconds"),
+        },
         sequence=_SEQUENCE,
         first={
             "Blackwell": _fitted(
-                "before the first token, TensorRT-LLM on Blackwell", 0.0141, "seconds"
+                "before the first token, TensorRT-LLM on Blackwell", 0.0161, "seconds"
             ),
-            "": _fitted("before the first token, TensorRT-LLM", 0.0776, "seconds"),
+            "": _fitted("before the first token, TensorRT-LLM", 0.0796, "seconds"),
         },
         vendors=("nvidia",),
     ),
@@ -248,9 +256,9 @@ OF_RUNTIME = {"native": LLAMA_CPP, "eager": TRANSFORMERS, "compiled": GPT_FAST} 
 # as many: of its average a tenth is what half of these wait for, one prompt after the other.
 FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.041,
                      "ratio")  # fmt: skip
-PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.53,
+PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.52,
                          "ratio")  # fmt: skip
-STEPS_BEFORE = _fitted("a closed loop: steps before a prompt's own", 2.50, "ratio")
-_EACH = [c for e in ENGINES.values() for c in (e.step, e.sequence, *e.first.values())]
+STEPS_BEFORE = _fitted("a closed loop: steps before a prompt's own", 2.37, "ratio")
+_EACH = [c for e in ENGINES.values() for c in (*e.step.values(), e.sequence, *e.first.values())]
 _LOOP = (FIRST_WAVE, PROMPTS_BEFORE, STEPS_BEFORE)
 CONSTANTS = tuple(c for c in dict.fromkeys((*_EACH, *_LOOP)) if c is not NOTHING)

@@ -34,10 +34,10 @@ def test_time_per_token_is_right_in_the_median():
     found = spread(per_token, lambda f: True)
     assert found.count >= 870
     assert found.median <= 0.10
-    assert found.nine_in_ten <= 0.31  # 0.30 is asked for: see test_stray_runs
+    assert found.nine_in_ten <= 0.30
     named = spread(per_token, lambda f: True, as_named())
     assert named.median <= 0.10
-    assert named.nine_in_ten <= 0.45
+    assert named.nine_in_ten <= 0.49
 
 
 def test_stray_runs():
@@ -83,8 +83,8 @@ def test_points_that_seem_to_have_a_draft():
     as it was measured to. Read as without a draft they are a quarter too slow."""
     found = spread(per_token, lambda f: f.point.guessed > 0)
     assert found.count == 31
-    assert found.median <= 0.06
-    assert found.nine_in_ten <= 0.20
+    assert found.median <= 0.065
+    assert found.nine_in_ten <= 0.15
     few, many = (
         spread(per_token, lambda f, n=n: f.point.guessed > 0 and (f.point.at_once > 16) is n).signed
         for n in (False, True)
@@ -113,17 +113,17 @@ def test_sglang_without_the_prompts_that_wait_for_a_compiler():
     found = spread(of_first, lambda f: f.point.engine == "sglang" and f.point.first < 4.9)
     assert found.count >= 40
     assert found.median <= 0.42
-    assert spread(per_token, lambda f: f.point.engine == "sglang").median <= 0.085
+    assert spread(per_token, lambda f: f.point.engine == "sglang").median <= 0.087
 
 
 def test_choices_under_a_target():
-    """Of ranks and load: the measured best in 77 of 100, as far as 5 % can be told in
-    80; an answer always, the nearest where none keeps to the target by our times.
+    """Of ranks and load: the measured best in 78 of 100, as far as 5 % can be told in
+    82; an answer always, the nearest where none keeps to the target by our times.
     """
     found = choices()
     assert found.count >= 200
-    assert found.best / found.count >= 0.77
-    assert found.alike / found.count >= 0.80
+    assert found.best / found.count >= 0.78
+    assert found.alike / found.count >= 0.82
     assert found.none == 0
     assert found.nearest <= 15  # of stray runs
     assert found.throughput >= 0.9
@@ -147,5 +147,5 @@ def test_what_was_left_out_of_the_fit_is_nearly_as_right():
         ("model", f.point.model) for f in felt()
     }
     (cells,) = (r for r in rows if r["what"] == "cells")
-    assert cells["token"] <= 0.09
-    assert all(r["token"] <= 0.25 for r in rows if r["points"] >= 100)
+    assert cells["token"] <= 0.08
+    assert all(r["token"] <= 0.17 for r in rows if r["points"] >= 100)

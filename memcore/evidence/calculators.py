@@ -15,7 +15,7 @@ from typing import Any
 from memcore.evidence.comparison import TRACKER, Comparison, relative, text
 from memcore.evidence.papers import resident
 from memcore.evidence.planned import memory_of
-from memcore.evidence.pytorch import PEAK_TOLERANCE, REGIMES, peak_before_step
+from memcore.evidence.pytorch import PEAK_TOLERANCE, REGIMES, dispatched_peak
 from memcore.plan.plan import Plan
 
 STATES, STEP, DEVICE = COUNTS = ("states", "step", "device")
@@ -120,13 +120,12 @@ def compared_whole() -> tuple[Comparison, ...]:
 
 def _whole(w: Worked) -> Comparison:
     train, model = w.plan.train, w.plan.architecture
-    memory = memory_of(w.plan)
     return Comparison(
         TRACKER,
         f"{w.plan.model}",
         "peak",
         w.tracker,
-        peak_before_step(memory),
+        dispatched_peak(w.plan),
         "bytes",
         model.family,
         next(

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.evidence.comparison import AUTOGRAD, COUNTED, TRACKER, Comparison, text
-from memcore.evidence.planned import memory_of
+from memcore.evidence.planned import memory_of, training_of
 from memcore.models import catalog
 from memcore.models.counts import parameters
 from memcore.models.families import FAMILIES
 from memcore.plan.plan import Plan
-from memcore.report import Memory
+from memcore.step.step import workspaces
 
 # The reference's words for a framework, its precision and its ZeRO stage.
 REGIMES: Mapping[str, Mapping[str, Any]] = {
@@ -90,7 +90,6 @@ def compared(row: Mapping[str, str]) -> Comparison:
     family = plan.architecture.family
     if what == "parameters":
         return _counted(row["model"], family, theirs, parameters(plan.architecture))
-    memory = memory_of(plan)
     regime = row["regime"] or "pure-bf16"
     saved_bytes = what == "saved"
     return Comparison(
@@ -98,7 +97,7 @@ def compared(row: Mapping[str, str]) -> Comparison:
         row["model"],
         what,
         theirs,
-        memory.saved_for_backward_bytes if saved_bytes else peak_before_step(memory),
+        memory_of(plan).saved_for_backward_bytes if saved_bytes else dispatched_peak(plan),
         "bytes",
         family,
         regime,
@@ -116,6 +115,9 @@ def _counted(model: str, family: str, theirs: int, ours: int) -> Comparison:
     return Comparison(COUNTED, model, "parameters", theirs, ours, "parameters", family)
 
 
-def peak_before_step(memory: Memory) -> int:
-    """The peak of forward and backward: the reference leaves out the optimizer step."""
-    return max(m.bytes for m in memory.timeline if m.id != "optimizer-step")
+def dispatched_peak(plan: Plan) -> int:
+    """The peak of forward and backward, as PyTorch's dispatcher sees it: the reference leaves out
+    the optimizer's step."""
+    training = training_of(plan)
+    moments = (m.bytes for m in training.memory.timeline if m.id != "optimizer-step")
+    return int(max(moments) - workspaces(training.amounts))

@@ -403,6 +403,12 @@ LOSS_SCALE = Group.of(
 )  # fmt: skip
 
 
+def workspaces(amounts: Amounts) -> Number:
+    """Bytes of cuBLAS's workspaces, which it asks the allocator for itself: PyTorch's dispatcher
+    does not see them."""
+    return amounts.alive([(WORKSPACES, 1)])
+
+
 def optimizer_states(step: Step) -> Alive:
     tables = (lookup_tables(step.optimizer), 1)
     averages = step.every("average") if step.average == AVERAGED_FP32 else []

@@ -9,6 +9,7 @@ from memcore.evidence import REGIMES
 from memcore.evidence.planned import training_of
 from memcore.models.families import FAMILIES, from_config
 from memcore.plan.plan import Plan
+from memcore.step.step import workspaces
 from memcore.tape.kinds import Role
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
@@ -61,7 +62,8 @@ def peak_before_the_optimizer(found):
     """The references leave the optimizer's step out. They are asked on fake tensors, by PyTorch's
     dispatcher, which does not see what the code of one CUDA kernel allocates."""
     moments = (i for i in found.step.instants if i.id != "optimizer-step")
-    return max(_dispatched(i, found.amounts) for i in moments)
+    most = max(_dispatched(i, found.amounts) for i in moments)
+    return most - workspaces(found.amounts)
 
 
 def _dispatched(instant, amounts):

@@ -7,6 +7,7 @@ MEMPLAN_EXPLORE=SEED draws those of that seed again.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -45,6 +46,20 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("explore" if EXPLORE else "same")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """While tests are collected no cycles are looked for, and what is there then, modules and tests
+    that stay, is left out of every later search. To walk it again and again takes half of the time
+    of collecting. At the end, on a busy machine, it takes so long that a worker which was told to
+    end is interrupted in it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 
 import pandas as pd
@@ -14,10 +15,14 @@ from app import shared, tables
 from app.text import plain
 from memcore.plan.link import encode
 from memcore.plan.plan import Plan
-from memcore.search.lens import alike, lens
+from memcore.search.lens import Alike, alike, lens
 
 PLAN = Plan(train={"micro_batch": 2})
-FOUND = alike(lens(PLAN))
+
+
+@functools.cache
+def groups() -> tuple[Alike, ...]:
+    return alike(lens(PLAN))
 
 
 def unfolded() -> AppTest:
@@ -39,8 +44,8 @@ def test_it_says_of_each_what_it_is_and_could_be() -> None:
     at = unfolded()
     alive(at)
     written = next(m.value for m in at.markdown if m.value.startswith("| tensors"))
-    shown = tables.lens_groups(FOUND)
-    assert [row["tensors"] for row in shown] == [group.name for group in FOUND]
+    shown = tables.lens_groups(groups())
+    assert [row["tensors"] for row in shown] == [group.name for group in groups()]
     assert all(plain(row["stored"]) in written for row in shown)
     recomputed = next(row for row in shown if row["recomputed"].startswith("now"))
     assert recomputed["at the peak"] == "0 B"
@@ -49,7 +54,7 @@ def test_it_says_of_each_what_it_is_and_could_be() -> None:
 
 def test_a_way_that_is_used_is_the_plan() -> None:
     at = unfolded()
-    group = next(g for g in FOUND if g.first.state == "recomputed")
+    group = next(g for g in groups() if g.first.state == "recomputed")
     at.selectbox(key="lens_of").select(group.name).run()
     ways = frame(at, "could be").set_index("could be")
     stored = group.first.best("stored")

@@ -3,33 +3,13 @@
 import pytest
 
 from memcore.evaluate import evaluate
-from memcore.evidence import compared_served
-from memcore.evidence.served import served_table
 from memcore.plan.link import decode
 from memcore.plan.plan import Plan
 from memcore.words.stored import STORED_BITS
 
-RUNS = {r["id"]: c for r, c in zip(served_table()["runs"], compared_served(), strict=True)}
-
 
 def serve(model="gpt-oss-120b", gpu="h100-sxm-80gb", **fields):
     return evaluate(Plan.of({"model": model, "cluster": {"gpu": gpu}, "serve": fields})).serve
-
-
-@pytest.mark.parametrize("run", ["gpt-oss-120b-h100-weights", "gpt-oss-120b-marlin-weights"])
-def test_experts_are_padded_as_their_backend_pads_them(run):
-    assert abs(RUNS[run].error) <= 0.003
-
-
-@pytest.mark.parametrize(
-    "run",
-    [
-        *("gpt-oss-20b-gguf", "q25-7b-q8_0", "l3-8b-q4_k_m"),
-        *("l3-70b-q5_k_m", "l3-70b-q6_k", "l3-70b-q8_0"),
-    ],
-)
-def test_files_of_llama_cpp(run):
-    assert abs(RUNS[run].error) <= 0.001
 
 
 def test_what_is_loaded_is_weights_and_what_lies_beside_them():

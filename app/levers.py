@@ -10,7 +10,7 @@ import streamlit as st
 from app import charts, parts, plot, shared, start, state, tables, why
 from app.text import VERDICTS, plain
 from memcore.plan.field import SAME
-from memcore.plan.plan import Plan, title_of, value_text
+from memcore.plan.plan import Plan, change_texts
 from memcore.report import Memory, Report
 from memcore.search.bookings import MOST_GPUS
 from memcore.search.levers import Lever, headline
@@ -104,8 +104,7 @@ def phases() -> None:
     for i, r in enumerate(found[:SHOWN]):
         place = rows.container(key=f"lever_phase_{i}", horizontal=True, vertical_alignment="center")
         with place:
-            others = [f"{title_of(p)} {value_text(p, v)}" for p, v in r.followers.items()]
-            st.markdown(_named(r.label, others), width="stretch")
+            st.markdown(_named(r.label, change_texts(r.followers)), width="stretch")
             parts.small(f"saves {bytes_text(r.saved_bytes)}", SAVES)
             parts.small(_costs(r), COSTS)
             parts.small(VERDICTS[r.verdict], THEN)

@@ -1,7 +1,6 @@
 // Links to the views, each with what the address says of the plan when it is wanted; and files that
 // are dropped anywhere on the page, but on what takes files itself.
 const MOST = 2e6; // bytes of a file that are read: so many are refused already
-const MOST_HELD = 32 * 2 ** 20 + 1; // of a memory snapshot, which is a pickle
 const binary = (blob) =>
   new Promise((done) => {
     const reader = new FileReader();
@@ -48,7 +47,7 @@ export default function (component) {
     const read = async (file) => {
       const pickle = new Uint8Array(await file.slice(0, 1).arrayBuffer())[0] === 0x80;
       if (!pickle) return [file.name, await file.slice(0, MOST).text()];
-      return [file.name, "", btoa(await binary(file.slice(0, MOST_HELD)))];
+      return [file.name, "", btoa(await binary(file.slice(0, data.held)))];
     };
     setTriggerValue("dropped", await Promise.all(files.map(read)));
   };

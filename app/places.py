@@ -14,8 +14,10 @@ from typing import Any
 import streamlit as st
 
 from memcore.plan.keys import LOOK
+from memcore.units import MiB
 
 KEY = "places"
+MOST_HELD = 32 * MiB  # of a memory snapshot that is dropped
 ROOT = "/"  # what the first view's name is here: it has none in its address
 
 # Not in a shadow: its look is in why.css, from the start.
@@ -47,7 +49,8 @@ def draw(
         if take and files:
             take(files)
 
-    data = {"rows": rows, "without": LOOK, "drops": take is not None}
+    # One byte more is read, which says that there are too many.
+    data = {"rows": rows, "without": LOOK, "drops": take is not None, "held": MOST_HELD + 1}
     _component(key=KEY, data=data, on_go_change=lambda: None, on_dropped_change=dropped)
 
 

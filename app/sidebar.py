@@ -14,7 +14,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import measured, parts, state
+from app import measured, parts, places, state
 from app.controls import Take
 from app.fields import Field, field, in_group, setting
 from app.text import plain
@@ -25,7 +25,15 @@ from memcore.formats.snapshot import is_pickle
 from memcore.models import catalog
 from memcore.models.config import parse_config
 from memcore.plan.field import DETAILS, GROUPS, describes
-from memcore.plan.plan import Plan, facts, field_paths, get, title_of, value_text
+from memcore.plan.plan import (
+    Plan,
+    change_texts,
+    facts,
+    field_paths,
+    get,
+    title_of,
+    value_text,
+)
 from memcore.units import MiB, count_text, parse_count
 from memcore.words.stored import AS_PUBLISHED
 from memcore.words.word import Word
@@ -181,9 +189,7 @@ def _old_form(since: Mapping[str, Any]) -> None:
         key="todays_form",
         on_click=state.to_todays_form,
         args=(since,),
-        help="\n".join(
-            f"- {title_of(path)}: {plain(value_text(path, value))}" for path, value in since.items()
-        ),
+        help="\n".join(f"- {plain(text)}" for text in change_texts(since, ":")),
     )
 
 
@@ -510,7 +516,7 @@ def _config_file() -> None:
             accept_multiple_files=True,
             key="config_file",
             on_change=_files_dropped,
-            max_upload_size=state.MOST_HELD // MiB,
+            max_upload_size=places.MOST_HELD // MiB,
             help="A Hugging Face config.json is a model. What vLLM, SGLang, llama.cpp, a Trainer, "
             "TRL, LLaMA-Factory, axolotl, DeepSpeed, Accelerate, torchtitan or Megatron are given "
             "is a plan: drop the files of one job together, here or anywhere on the page. "

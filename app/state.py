@@ -44,7 +44,7 @@ from memcore.plan.link import (
     pin_name,
 )
 from memcore.plan.measured import Measured
-from memcore.plan.plan import Plan, draft_from, get, title_of, value_text
+from memcore.plan.plan import Plan, change_texts, draft_from, get, value_text
 from memcore.plan.repair import followed, repair
 from memcore.report import Report
 from memcore.search.calibration import Calibrated, refused
@@ -56,12 +56,11 @@ from memcore.search.waterfall import waterfall as changes_between
 from memcore.serving.time import Point
 from memcore.stream import Load, Stream, read_lengths, simulate
 from memcore.stream import loads as simulated_loads
-from memcore.units import GiB, MiB, bytes_text
+from memcore.units import GiB, bytes_text
 from memcore.words.training import COPIES
 
 Query = dict[str, list[str]]
 T = TypeVar("T")
-MOST_HELD = 32 * MiB  # of a memory snapshot that is dropped
 MOST_ADDRESSES = 1000  # that a session remembers; a browser is behind by a few
 DEFAULT = Plan()  # where everybody starts
 MOST_LOOK = 200  # characters of what a page shows
@@ -647,16 +646,12 @@ def _follow(s: Session, changes: Mapping[str, Any]) -> None:
         wish = "this model"
     else:
         found, mended = nearest(s.draft, s.asked)
-        wish = _named_wish(changes)
+        wish = " and ".join(change_texts(changes))
     document = found.document()
     if all(get(document, path) == value for path, value in changes.items()):
         _accept(s, found)
         s.adjusted, s.adjusted_to = mended, wish
         s.applied.append((before, found, wish))
-
-
-def _named_wish(changes: Mapping[str, Any]) -> str:
-    return " and ".join(f"{title_of(p)} {value_text(p, v)}" for p, v in changes.items())
 
 
 def change_with_followers(changes: Mapping[str, Any]) -> None:
@@ -672,7 +667,7 @@ def change_with_followers(changes: Mapping[str, Any]) -> None:
             Issue(p, f"{value_text(p, v)} is used in place of {value_text(p, get(was, p))}")
             for p, v in moved.items()
         ]
-        s.adjusted_to = _named_wish(changes)
+        s.adjusted_to = " and ".join(change_texts(changes))
         s.applied.append((before, s.plan, s.adjusted_to))
 
 
@@ -775,7 +770,7 @@ def _replace(s: Session, plan: Plan) -> None:
 def use_nearest(plan: Plan, mended: list[Issue]) -> None:
     """Show the nearest valid plan to a draft, and say what it changed."""
     s = session()
-    asked = " and ".join(f"{title_of(p)} {value_text(p, get(plan, p))}" for p in s.asked)
+    asked = " and ".join(change_texts({p: get(plan, p) for p in s.asked}))
     _replace(s, plan)
     s.adjusted, s.adjusted_to = mended, asked
 
@@ -811,8 +806,8 @@ def use_snapshot(data: bytes) -> None:
     """Keep what a memory snapshot says that a run held; of what is none, why not."""
     s = st.session_state
     try:
-        if len(data) > MOST_HELD:
-            raise PlanError([Issue("", f"it has more than {bytes_text(MOST_HELD)}")])
+        if len(data) > places.MOST_HELD:
+            raise PlanError([Issue("", f"it has more than {bytes_text(places.MOST_HELD)}")])
         s.held, s.held_issues = snapshot_of(data), ()
     except PlanError as e:
         s.held, s.held_issues = None, e.issues

@@ -15,7 +15,7 @@ import streamlit as st
 from app import grid, state, tables
 from app.text import plain, times
 from memcore.explain.book import Book
-from memcore.plan.plan import Plan, title_of, value_text
+from memcore.plan.plan import Plan, change_texts
 from memcore.quantity.quantity import Explanation
 from memcore.search.levers import differences
 from memcore.units import exact_text
@@ -135,7 +135,7 @@ MOST_SAID = 4  # fields of another plan that are named
 def _differs(here: Plan, other: Plan) -> str:
     """Which other plan this is about."""
     changes = {p: v for p, v in differences(here, other).items() if p != "model"}
-    said = [f"{title_of(p)} {value_text(p, v)}" for p, v in changes.items()][:MOST_SAID]
+    said = change_texts(changes)[:MOST_SAID]
     if other.architecture != here.architecture:
         said.insert(0, other.architecture.label)
     more = f" and {len(changes) - MOST_SAID} more" if len(changes) > MOST_SAID else ""

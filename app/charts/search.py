@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app import palette
 from app.charts.base import Picture, figure, scatter
-from memcore.plan.plan import Plan, title_of, value_text
+from memcore.plan.plan import Plan, change_texts
 from memcore.search.search import Found, Point
 from memcore.units import money_text, seconds_text
 
@@ -67,6 +67,6 @@ def said(p: Point) -> str:
     ]
     if "cost" in f:
         lines.append(f"{money_text(f['cost'])} for the run")
-    changes = [f"{title_of(c)}: {value_text(c, v)}" for c, v in p.changes.items() if c != "model"]
+    changes = change_texts({c: v for c, v in p.changes.items() if c != "model"}, ":")
     more = len(changes) - MOST_SAID
     return "<br>".join([*lines, *changes[:MOST_SAID], *([f"and {more} more"] if more > 0 else [])])

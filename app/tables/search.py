@@ -7,7 +7,7 @@ from typing import Any
 
 from app.tables.base import Rows
 from memcore.plan.link import encode, query_text
-from memcore.plan.plan import Plan, title_of, value_text
+from memcore.plan.plan import Plan, change_texts, title_of
 from memcore.search.search import ZERO, Point
 from memcore.units import bytes_text, count_text, money_text, seconds_text
 
@@ -50,7 +50,7 @@ def found(points: Sequence[tuple[Point, bool]], here: Plan) -> Rows:
 def changes(found: Mapping[str, Any], point: Point) -> str:
     """Fields and what they become at a point, in words; whether the batch is another then, and with
     which ZeRO stages all is the same."""
-    said = ", ".join(f"{title_of(path)} {value_text(path, v)}" for path, v in found.items())
+    said = ", ".join(change_texts(found))
     said = (said or "nothing") + ("" if point.same_batch else " (another batch)")
     stages = " or ".join(map(str, point.also))
     return said + (f" (the same with {title_of(ZERO)} {stages})" if stages else "")

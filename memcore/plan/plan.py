@@ -2023,6 +2023,11 @@ def value_text(path: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def change_texts(changes: Mapping[str, Any], colon: str = "") -> list[str]:
+    """What each change sets, for people: 'Micro-batch 4', or with a colon 'Micro-batch: 4'."""
+    return [f"{title_of(path)}{colon} {value_text(path, value)}" for path, value in changes.items()]
+
+
 def _model_of(model: dict[str, Any]) -> dict[str, Any]:
     """A model by size without the blanks around it, as a link writes it; any other as it is."""
     size = model.get("size")

@@ -1061,13 +1061,7 @@ UNFOLDED: tuple[dict[str, str], ...] = (
 
 
 def unfolded(query: dict[str, str], view: str = "train") -> AppTest:
-    return unfold(opened(query, view))
-
-
-def unfold(at: AppTest) -> AppTest:
-    for title in GROUPS:
-        at.session_state[f"folded_{title}"] = True
-    return at.run()
+    return opened(query, view, GROUPS)
 
 
 def widgets(at: AppTest) -> dict[str, Any]:
@@ -1078,11 +1072,10 @@ def widgets(at: AppTest) -> dict[str, Any]:
     return {w.key: w for kind in kinds for w in at.get(kind) if w.key}
 
 
-def unfolds(query: dict[str, str]) -> set[str]:
-    """Folded, a group draws nothing; unfolded, its widgets show the plan."""
-    at = opened(query)
-    folded = len(widgets(at))
-    unfold(at)
+def unfolds(query: dict[str, str], folded: int) -> set[str]:
+    """The widgets of unfolded groups, which show the plan; `folded`: how many widgets there are
+    where they are folded and draw nothing."""
+    at = unfolded(query)
     alive(at)
     assert "could not be used" not in said(at)
     found = widgets(at)
@@ -1100,7 +1093,8 @@ def unfolds(query: dict[str, str]) -> set[str]:
 
 
 def test_every_group_unfolds_and_every_field_of_a_plan_has_a_widget() -> None:
-    shown = {key for query in UNFOLDED for key in unfolds(query)}
+    folded = len(widgets(opened()))
+    shown = {key for query in UNFOLDED for key in unfolds(query, folded)}
     shown |= set(widgets(opened(view="serve")))  # a server's targets are beside its answers
     keys = {"serve.target_ttft": "ttft", "serve.target_tpot": "tpot"}
     missing = {p for p in fields() if keys.get(p, p.replace(".", "_")) not in shown}

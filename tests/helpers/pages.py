@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,13 @@ rest.QUIET_MS = 0  # no browser would say that the plan rests
 APP = Path(importlib.import_module("app").__file__ or "").parent
 
 
-def opened(query: dict[str, str] | None = None, view: str = "train") -> AppTest:
-    """A view at its own address, as from a link."""
+def opened(
+    query: dict[str, str] | None = None, view: str = "train", unfolded: Sequence[str] = ()
+) -> AppTest:
+    """A view at its own address, as from a link, with some groups of it unfolded."""
     at = AppTest.from_file(str(APP / "page.py"), default_timeout=300)
+    for title in unfolded:
+        at.session_state[f"folded_{title}"] = True
     for key, value in (query or {}).items():
         at.query_params[key] = value
     if view != "train":

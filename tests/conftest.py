@@ -48,6 +48,9 @@ settings.register_profile(
 settings.load_profile("explore" if EXPLORE else "same")
 
 
+OBJECTS = 20_000  # more than before until cycles are looked for; a search takes more still
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """While tests are collected no cycles are looked for, and what is there then, modules and tests
@@ -59,6 +62,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(OBJECTS)
         gc.enable()
 
 

@@ -15,7 +15,13 @@ from typing import Any
 from memcore.evidence.comparison import TRACKER, Comparison, relative, text
 from memcore.evidence.papers import resident
 from memcore.evidence.planned import memory_of
-from memcore.evidence.pytorch import PEAK_TOLERANCE, REGIMES, dispatched_peak
+from memcore.evidence.pytorch import (
+    PEAK_TOLERANCE,
+    REGIMES,
+    dispatched_peak,
+    undispatched,
+    wider_on_a_gpu,
+)
 from memcore.plan.plan import Plan
 
 STATES, STEP, DEVICE = COUNTS = ("states", "step", "device")
@@ -108,14 +114,18 @@ def _worked(
         row["detail"],
         plan,
         row["tracker_bytes"],
-        memory.allocated_bytes,
+        memory.allocated_bytes - undispatched(plan),
         tuple(said),
     )
 
 
 def compared_whole() -> tuple[Comparison, ...]:
     """The tracker's figure of each of these plans beside ours: models at their full depth."""
-    return tuple(map(_whole, worked()))
+    return tuple(
+        _whole(w)
+        for w in worked()
+        if not wider_on_a_gpu(w.plan.architecture.traits.activation, w.plan.train.precision)
+    )
 
 
 def _whole(w: Worked) -> Comparison:

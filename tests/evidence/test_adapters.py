@@ -42,7 +42,7 @@ def test_saved_bytes_are_equal(row):
 
 @each("row", asked.rows(TABLE, "peak"))
 def test_peaks_agree(row):
-    ours = asked.peak_before_the_optimizer(asked.trained(plan_of(row)))
+    ours = asked.peak_before_the_optimizer(asked.trained(asked.plan_of_peak(plan_of(row))))
     tolerance = PEAK_TOLERANCE
     if row["checkpointing"] != "none":
         tolerance = CHECKPOINTED_TOLERANCE

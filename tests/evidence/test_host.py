@@ -214,7 +214,7 @@ def test_a_slower_hosts_operation_is_longer_by_what_one_alone_is(times):
     """37.08 us for a linear layer on Grace, 13.48 on a Xeon (TransformerEngine issue 2053)."""
     plan = slower(Plan.of(SMALL), times)
     more = (times - 1) * constants.HOST_ALONE.middle
-    assert each_start(plan) == pytest.approx(constants.HOST_LAUNCH.middle + more)
+    assert each_start(plan) == pytest.approx(constants.HOST_TRAINING.middle + more)
 
 
 def test_layers_that_run_in_nodes_take_more_of_the_host():

@@ -49,7 +49,9 @@ def test_the_file_says_what_the_evidence_says() -> None:
 def test_an_interval_is_narrow_where_the_same_was_measured_and_wide_where_nothing_was() -> None:
     near = compared(runs()[0].plan.changed("train.grad_accumulation", 3))
     like = compared(plan(model="gemma-2-9b"))
-    gpu = compared(plan(model="gemma-2-9b", framework="pytorch", zero=0, micro_batch=1))
+    gpu = compared(
+        plan("b200-sxm-180gb", model="gemma-2-9b", framework="pytorch", zero=0, micro_batch=1)
+    )
     far = compared(plan("mi300x-192gb"))
     mixture = compared(plan("mi300x-192gb", model="qwen3-30b-a3b"))
     assert [c.distance for c in (near, like, gpu, far, mixture)] == [TWIN, LIKE, GPU, WORK, WORK]

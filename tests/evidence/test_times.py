@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 from memcore.evaluate import evaluate
-from memcore.evidence import TUNED, compared_times, times_table
+from memcore.evidence import TUNED, campaign, compared_times, times_table
 from memcore.evidence.links import ON_HOST, compared_links
 from memcore.evidence.planned import time_of
 from memcore.evidence.times import TIME_INSIDE, TIME_MEDIAN, TIME_TOLERANCE
@@ -43,6 +43,9 @@ TORCHTITAN = 0.004
 AGAIN = ", latents expanded"
 
 
+SOURCES = ("https://", "fitcheck-llm 0.3.1, its source", campaign.SOURCE)
+
+
 def runs():
     return [c for c in compared_times() if c.confidence == "high"]
 
@@ -54,6 +57,7 @@ def kind(run):
         for k, of in {
             "B200": "on 8 B200:", "torchtitan": "torchtitan", "foundry": "llm-foundry",
             "A100": "Megatron-", "NeMo": "NeMo", "DeepSpeed": "DeepSpeed: ", "FSDP": "FSDP on",
+            "own": campaign.OWN,
         }.items()
         if of in run
     )  # fmt: skip
@@ -237,7 +241,7 @@ def test_every_run_says_where_it_is_from():
     table = times_table()
     assert len({run["id"] for run in table["runs"]}) == len(table["runs"])
     for run in table["runs"]:
-        assert run["source"].startswith(("https://", "fitcheck-llm 0.3.1, its source"))
+        assert run["source"].startswith(SOURCES)
         assert run["where"]
         assert run["printed"]
     for gap in table["left_out"]:

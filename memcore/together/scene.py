@@ -18,7 +18,7 @@ from memcore.models.blocks import build
 from memcore.plan.plan import Parallel, Plan
 from memcore.plan.plan import Together as TogetherWords
 from memcore.report import Memory, Serve
-from memcore.step.step import Alive, Instant, Step
+from memcore.step.step import WORKSPACES, Alive, Instant, Step
 from memcore.step.step import resident as living
 from memcore.tape.dims import Dim, S
 from memcore.tape.ledger import INFERENCE, Amounts, Group, Template, window
@@ -81,8 +81,10 @@ class Scene:
         return Instant("resting", "Resting", _frozen(step).every("resident"))
 
     def states(self, step: Step) -> Instant:
-        """What the trainer keeps from step to step."""
-        return Instant("states", "Between steps", living(step))
+        """What the trainer keeps of a model from step to step. cuBLAS's workspaces are those of
+        whoever runs."""
+        kept = [(group, n) for group, n in living(step) if group is not WORKSPACES]
+        return Instant("states", "Between steps", kept)
 
     def forward(self, step: Step) -> Instant:
         """The fullest moment of a forward that saves nothing, besides the resting weights."""

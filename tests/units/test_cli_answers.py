@@ -300,7 +300,7 @@ def test_solve_any_field(memplan):
     said = memplan("solve", "cluster.gpus", "-", given='{"model": "llama-3-70b"}').out
     assert said == "Smallest cluster.gpus that fits: 24; memory forbids anything smaller.\n"
     said = memplan("solve", "micro_batch", "-", given="{}").out
-    assert "micro-batch 1 to 64: 13.58 GiB + 7.00 GiB x micro_batch (loss-backward)" in said
+    assert "micro-batch 1 to 64: 13.65 GiB + 7.00 GiB x micro_batch (loss-backward)" in said
     ran = memplan("solve", "train.micro_bach", "-", given="{}")
     assert ran.status == 2
     assert "micro_batch" in ran.err

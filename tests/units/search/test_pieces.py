@@ -33,4 +33,4 @@ def test_which_instant_takes_over_where():
     found = pieces(plan)
     held(plan, found)
     assert [p.instant for p in found] == ["backward-next-to-last-layer", "loss-backward"]
-    assert found[0].text == "25.18 GiB + 6.89 GiB x micro_batch"
+    assert found[0].text == "25.24 GiB + 6.89 GiB x micro_batch"

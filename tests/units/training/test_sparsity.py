@@ -6,6 +6,7 @@ from explained import checked
 from memcore import PlanError
 from memcore.evaluate import evaluate
 from memcore.explain.book import Book
+from memcore.hardware import constants
 from memcore.plan.plan import Plan
 from memcore.words.stored import STORED_BITS
 
@@ -75,8 +76,9 @@ def test_no_more_rows_are_read_than_there_are():
     """SparseAdam's step has six tensors of the distinct rows."""
     few, many = (at_step(plan(embedding_gradient="sparse", seq_len=n)) for n in (512, 4096 * 8))
     assert few.consumers["workspace"] < many.consumers["workspace"]
-    assert many.consumers["workspace"] >= 6 * VOCAB * WIDTH * BYTES
-    assert many.consumers["workspace"] < 6.1 * VOCAB * WIDTH * BYTES
+    rows = many.consumers["workspace"] - 2 * constants.CUBLAS_WORKSPACE_HOPPER.middle
+    assert rows >= 6 * VOCAB * WIDTH * BYTES
+    assert rows < 6.1 * VOCAB * WIDTH * BYTES
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from memcore.models.counts import active_parameters, parameters
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
 from memcore.plan.plan import Plan, field_of
-from memcore.plan.rules import attention_missing
+from memcore.plan.rules import attention_missing, has_attention
 from memcore.report import Report, Serve, Time
 from memcore.serving.notes import serving_notes
 from memcore.serving.serve import servable, served_by
@@ -32,8 +32,10 @@ from memcore.words.training import (
     AVERAGED,
     CHECKPOINTING,
     CORE_ATTN,
+    CUDNN,
     DENSE,
     INT8,
+    KEEPS_LIKE,
     MODULES,
     NO_LAYER,
 )
@@ -98,6 +100,11 @@ def _remarks(plan: Plan, training: Training, time: Time) -> dict[str, str]:
         found["train.attention"] = (
             "In fp32 SDPA has no fused kernel for heads that share keys and values: it keeps the "
             "scores, as eager attention does. bf16 autocast has one."
+        )
+    elif t.attention == KEEPS_LIKE[CUDNN] and has_attention(plan.accelerator, CUDNN):
+        found["train.attention"] = (
+            f"PyTorch 2.11 and newer run {ATTENTION[CUDNN].label} here, which is about twice as "
+            "fast: choose it if yours is one."
         )
     eight_bit = training.step.copies.eight_bit
     if eight_bit and (without := _without(plan, "train.precision", WIDER)):

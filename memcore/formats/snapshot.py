@@ -7,6 +7,7 @@ without being allocated in it were there at its start.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 from bisect import bisect_left, bisect_right, insort
@@ -19,6 +20,7 @@ from memcore.errors import Issue, PlanError
 from memcore.formats.failures import Failure
 from memcore.formats.pickled import plain_values
 from memcore.formats.stacks import BACKWARD, DIVIDES, FORWARD, LOADS, STATE, STEP, Stack, Stacks
+from memcore.hardware import constants
 from memcore.report import Report, plain
 from memcore.units import GiB, MiB, bytes_text
 
@@ -37,6 +39,9 @@ CATEGORIES = {
     OTHER: "others",
 }
 STATES = ("parameters", "gradients", "optimizer_states", BEFORE)
+WORKSPACES = tuple(
+    int(c.middle) for c in (constants.CUBLAS_WORKSPACE, constants.CUBLAS_WORKSPACE_HOPPER)
+)
 STEPS = "Optimizer.step"  # what begins the name of each step's annotation
 LARGEST, GROUPS, PHASES = 20, 200, 50  # told of at most
 MAX_LOOKS = 100_000_000  # at events, for all phases together
@@ -554,8 +559,22 @@ class Replay:
             free = max(free, end - here)
         return free
 
+    @functools.cached_property
+    def _workspaces(self) -> tuple[_Life, ...]:
+        """cuBLAS's workspaces: the first product of a thread allocates one, and it stays. Of blocks
+        of its size, which weights may have too, that is the first in forward and in backward."""
+        first: dict[bool, _Life] = {}
+        for life in self.lives:
+            stays = life.born and life.freed is None and life.requested in WORKSPACES
+            backward = self.stacked and not life.stack.where
+            if stays and (backward or life.stack.kind == FORWARD):
+                first.setdefault(backward, life)
+        return tuple(first.values())
+
     def _category(self, life: _Life, begins: Sequence[int]) -> str:
         """One of a report's consumers, BEFORE or OTHER."""
+        if any(life is own for own in self._workspaces):
+            return "workspace"
         stack = life.stack
         kind = stack.kind
         if life.freed_by is not None and life.freed_by.zeroes:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import BaseModel
 
 from memcore.errors import Issue, did_you_mean, shown
+from memcore.hardware.accelerator import Accelerator
 from memcore.models.counts import weights
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
@@ -823,24 +824,33 @@ def _float8_rules(plan: Plan, _: Model | None) -> list[Rule]:
     ]
 
 
-# Architectures that an attention runs on, and what to say of others.
+# Architectures that an attention runs on, of GPUs for data centres, and what to say of others.
 NEWER_ATTENTION = {
     FLASH_3: (("Hopper",), "FlashAttention 3 runs on Hopper only"),
-    CUDNN: (("Hopper", "Blackwell"), "SDPA runs cuDNN's attention on Hopper and Blackwell only"),
+    CUDNN: (
+        ("Hopper", "Blackwell"),
+        "SDPA runs cuDNN's attention on Hopper and Blackwell with HBM only",
+    ),
 }
+
+
+def has_attention(gpu: Accelerator, word: str) -> bool:
+    """Whether a GPU has an attention that keeps the same tensors as another and is newer."""
+    architectures, _ = NEWER_ATTENTION[word]
+    return gpu.architecture.startswith(architectures) and gpu.memory_kind.startswith("HBM")
 
 
 def _newer_attention_rules(plan: Plan, alike: str) -> list[Rule]:
     """What an attention that keeps the same tensors as another does not run on."""
     own = FRAMEWORKS[plan.train.framework].own
     other = to("train.attention", alike)
-    architectures, why = NEWER_ATTENTION[plan.train.attention]
+    word = plan.train.attention
     return [
         Rule("train.attention", own, "Megatron runs Transformer Engine's attention", other),
         Rule(
             "train.attention",
-            not own and not plan.accelerator.architecture.startswith(architectures),
-            why,
+            not own and not has_attention(plan.accelerator, word),
+            NEWER_ATTENTION[word][1],
             other,
             "take such a GPU",
         ),

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from memcore.hardware import constants
 from memcore.quantity.formula import Formula, Term, known, leaf, number, total
 from memcore.quantity.quantity import Explanation, about
 from memcore.report import LedgerRow
@@ -22,6 +23,10 @@ GIVEN = {  # dimensions of training that are fields of the plan
     "S": "plan.train.seq_len",
 }
 TRANSLATED = {"S": "plan.train.target_len", "encoder.S": "plan.train.seq_len"}
+FROM_GPU = {  # dimensions that are the GPU's, and whose figures they are
+    "SMS": "the GPU's data sheet",
+    "CUBLAS": constants.CUBLAS_WORKSPACE.source,
+}
 FROM_PLAN = (*GIVEN, "STAGE_LAYERS", "SHARD", "BUCKET", "tokens")  # the others: config.json
 WHOSE = {APART: "layers with heads of their own"}  # of a stack's dimensions; else of that stack
 OF_SERVING = {"B": "sequences in a forward", "S": "new tokens of a sequence in a forward"}
@@ -46,7 +51,8 @@ def dimension(book: Book, of: Extent, serving: bool = False) -> Formula:
         meaning += f", of its {WHOSE.get(what.stack, what.stack)}"
     given = GIVEN | TRANSLATED if book.plan.architecture.stack_before == "encoder" else GIVEN
     path = "" if serving else given.get(name, "")
-    source = "the plan" if base in FROM_PLAN else f"config.json of {book.plan.architecture.label}"
+    model = f"config.json of {book.plan.architecture.label}"
+    source = "the plan" if base in FROM_PLAN else FROM_GPU.get(base, model)
     return leaf(Term(name, value, "", path, source="" if path else source, note=meaning))
 
 

@@ -543,8 +543,8 @@ ATTENTION = {
     ),
     "cudnn": Attention(
         "SDPA with cuDNN",
-        "What SDPA runs on Hopper and B200 since PyTorch 2.10, with cuDNN 9.15 or newer: the same "
-        "tensors, about twice as fast.",
+        "What SDPA runs on Hopper and B200 in PyTorch 2.11, with cuDNN 9.15 or newer (2.9 ran "
+        "FlashAttention): the same tensors, about twice as fast.",
     ),
 }
 FLASH_3, CUDNN = "flash3", "cudnn"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import pickle
 import random
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from memcore.evaluate import evaluate
 from memcore.formats.pickled import plain_values
 from memcore.formats.snapshot import BEFORE, beside, rounded, snapshot_of
 from memcore.formats.stacks import Stacks
+from memcore.hardware import constants
 from memcore.plan.plan import Plan
 
 
@@ -354,3 +357,22 @@ VALUES = st.recursive(
 @given(VALUES, st.integers(2, 5))
 def test_plain_values_are_those_that_were_written(value: Any, protocol: int) -> None:
     assert plain_values(pickle.dumps(value, protocol=protocol)) == value
+
+
+REAL = Path(__file__).resolve().parents[2] / "reference" / "h100_snapshot.pickle.gz"
+
+
+def test_a_snapshot_of_a_real_gpu_says_what_its_counters_said():
+    """Two steps of a small Llama on an H100 under PyTorch 2.11; torch.cuda.max_memory_allocated,
+    max_memory_reserved and memory_allocated behind them. The files' folders were renamed."""
+    (device,) = snapshot_of(gzip.decompress(REAL.read_bytes())).devices
+    assert device.peak.allocated == 1_104_028_160
+    assert (device.peak.reserved, device.end.reserved) == (1_218_445_312, 1_218_445_312)
+    assert device.end.allocated == 606_651_904
+    assert sum(device.categories.values()) == device.peak.allocated
+    # Two bf16 moments of 90 million weights. cuBLAS's two workspaces stay, and are no gradients.
+    kept = device.categories
+    assert kept["optimizer_states"] == pytest.approx(2 * kept["parameters"], rel=0.01)
+    assert kept["workspace"] > 2 * constants.CUBLAS_WORKSPACE_HOPPER.middle
+    assert "gradients" not in kept
+    assert {p.name: p.times for p in device.phases}["Optimizer.step#AdamW.step"] == 2

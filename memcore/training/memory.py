@@ -194,7 +194,8 @@ def _tiers(plan: Plan, step: Step, amounts: Amounts, peak: Number) -> dict[str, 
 def swept_memory(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> SimpleNamespace:
     """What quantities of memory read, for arrays of sizes: of the stage that needs the most."""
     found: dict[str, Number] = {}
-    for step, peak in zip(steps, _peaks(steps, amounts), strict=True):
+    peaks = _peaks(steps, amounts)
+    for step, peak in zip(steps, peaks, strict=True):
         here = _tiers(plan, step, amounts, peak)
         if step.optimizer.paged:
             pages = paging(plan, step, amounts, peak)[0]
@@ -203,11 +204,32 @@ def swept_memory(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> SimpleN
         found = {t: where(first, found[t], n) for t, n in here.items()} if found else here
     tiers = {t: settled(n) for t, n in found.items()}
     least, most = tiers.pop("least pages", None), tiers.pop("most pages", None)
-    given = _given(plan, steps[0], amounts, tiers)
+    overheads = plan_overheads(plan, amounts)
+    if by_rules(plan):
+        overheads = _segments_of_fullest(plan, steps, peaks, amounts, tiers["hbm"]), *overheads
+    given = _given(plan, steps[0], amounts, tiers, overheads)
     if least is not None:  # of another stage than the first
         *others, pages = given.overheads
         given.overheads = (*others, replace(pages, low=least, high=most))
     return given
+
+
+def _segments_of_fullest(
+    plan: Plan, steps: Sequence[Step], peaks: Sequence[Number], amounts: Amounts, most: Number
+) -> Overhead:
+    """What the native allocator reserves beyond what is allocated, of the first stage that needs
+    the most: of each plan another one. Stages that are nowhere the fullest are not replayed."""
+    import numpy as np
+
+    fullest = np.argmax(np.broadcast_arrays(*peaks), axis=0)
+    stages = [int(stage) for stage in np.unique(fullest)]
+    found = segments(plan, steps[stages[0]], amounts, most)
+    for stage in stages[1:]:
+        here, of = fullest == stage, segments(plan, steps[stage], amounts, most)
+        found = replace(
+            found, low=where(here, of.low, found.low), high=where(here, of.high, found.high)
+        )
+    return found
 
 
 class Room:

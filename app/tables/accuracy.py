@@ -215,10 +215,10 @@ def headline(rows: Sequence[evidence.Comparison]) -> str:
         for a in (False, True)
     )
     return (
-        f"**{len(rows):,} figures of others beside Memplan's own.** Of the {len(counted):,} "
-        f"parameter counts and sums of saved tensors, {equal:,} are equal to the byte "
-        f"({equal / len(counted):.0%}). Peaks differ by at most {sure:.3%}; under autocast by up "
-        f"to {cast:.1%}, for a reason that is known. {measured(rows)}"
+        f"**{len(rows):,} figures of others and of an H100 of our own beside Memplan's.** Of the "
+        f"{len(counted):,} parameter counts and sums of saved tensors, {equal:,} are equal to the "
+        f"byte ({equal / len(counted):.0%}). Peaks differ by at most {sure:.3%}; under autocast by "
+        f"up to {cast:.1%}, for a reason that is known. {measured(rows)}"
     )
 
 

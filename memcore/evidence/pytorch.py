@@ -45,15 +45,13 @@ def _configs() -> dict[str, dict[str, Any]]:
 def oracle() -> tuple[Mapping[str, str], ...]:
     """The reference's rows, as its table has them, of every model whose family is known."""
     rows = csv.DictReader(text("oracle", "figures.csv").splitlines())
-    found = []
-    for row in rows:
-        config = _configs()[row["model"]]
-        precision = REGIMES[row["regime"] or "pure-bf16"]["precision"]
-        if config["model_type"] in FAMILIES and not wider_on_a_gpu(
-            config.get("activation_function", ""), precision
-        ):
-            found.append(row)
-    return tuple(found)
+    return tuple(row for row in rows if _is_comparable(_configs()[row["model"]], row["regime"]))
+
+
+def _is_comparable(config: Mapping[str, Any], regime: str) -> bool:
+    precision = REGIMES[regime or "pure-bf16"]["precision"]
+    wider = wider_on_a_gpu(config.get("activation_function", ""), precision)
+    return config["model_type"] in FAMILIES and not wider
 
 
 def wider_on_a_gpu(activation: str, precision: str) -> bool:

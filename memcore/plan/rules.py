@@ -550,12 +550,13 @@ def _model_rules(plan: Plan, model: Model | None) -> list[Rule]:
     family, own = FAMILIES[model.family], FRAMEWORKS[t.framework].own
     runs = family.attentions
     losses = ("eager",) if beheaded(model) else family.losses
-    alike = KEEPS_LIKE.get(t.attention, "") if KEEPS_LIKE.get(t.attention) in runs else ""
-    rules = _newer_attention_rules(plan, alike) if alike else []
+    alike = KEEPS_LIKE.get(t.attention, "")
+    newer = alike in runs
+    rules = _newer_attention_rules(plan, alike) if newer else []
     rules += [
         Rule(
             "train.attention",
-            not alike and t.attention not in runs,
+            not newer and t.attention not in runs,
             attention_missing(model, t.attention),
             to("train.attention", *reversed(runs)),
         ),

@@ -101,7 +101,7 @@ def _remarks(plan: Plan, training: Training, time: Time) -> dict[str, str]:
             "In fp32 SDPA has no fused kernel for heads that share keys and values: it keeps the "
             "scores, as eager attention does. bf16 autocast has one."
         )
-    elif t.attention == KEEPS_LIKE[CUDNN] and has_attention(plan.accelerator, CUDNN):
+    elif t.attention == KEEPS_LIKE[CUDNN] and has_attention(plan, CUDNN):
         found["train.attention"] = (
             f"PyTorch 2.11 and newer run {ATTENTION[CUDNN].label} here, which is about twice as "
             "fast: choose it if yours is one."

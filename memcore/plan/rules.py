@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import BaseModel
 
 from memcore.errors import Issue, did_you_mean, shown
-from memcore.hardware.accelerator import Accelerator
 from memcore.models.counts import weights
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
@@ -835,10 +834,13 @@ NEWER_ATTENTION = {
 }
 
 
-def has_attention(gpu: Accelerator, word: str) -> bool:
-    """Whether a GPU has an attention that keeps the same tensors as another and is newer."""
+def has_attention(plan: Plan, word: str) -> bool:
+    """Whether a plan may have an attention that keeps the same tensors as another and is newer:
+    its GPU runs it, and its framework has no attention of its own."""
     architectures, _ = NEWER_ATTENTION[word]
-    return gpu.architecture.startswith(architectures) and gpu.memory_kind.startswith("HBM")
+    gpu, own = plan.accelerator, FRAMEWORKS[plan.train.framework].own
+    runs = gpu.architecture.startswith(architectures) and gpu.memory_kind.startswith("HBM")
+    return runs and not own
 
 
 def _newer_attention_rules(plan: Plan, alike: str) -> list[Rule]:
@@ -850,7 +852,7 @@ def _newer_attention_rules(plan: Plan, alike: str) -> list[Rule]:
         Rule("train.attention", own, "Megatron runs Transformer Engine's attention", other),
         Rule(
             "train.attention",
-            not own and not has_attention(plan.accelerator, word),
+            not own and not has_attention(plan, word),
             NEWER_ATTENTION[word][1],
             other,
             "take such a GPU",

@@ -81,3 +81,9 @@ def test_the_command_line_prints_them(tmp_path, capsys):
     file.write_text('{"model": "llama-2-7b", "train": {"checkpointing": "selective"}}')
     assert cli.main(["evaluate", str(file)]) == 0
     assert "Note on train.checkpointing: This saves" in capsys.readouterr().out
+
+
+def test_sdpa_says_what_pytorch_runs_where_the_plan_may_have_it():
+    """Not under Megatron, whose attention is its own."""
+    assert "SDPA with cuDNN" in remarks(attention="sdpa")["train.attention"]
+    assert "train.attention" not in remarks(**MEGATRON, attention="sdpa")

@@ -10,6 +10,8 @@ from app import parts, places, state, tables
 from app.line import Item
 from app.tables.time import calibrated_ends
 from app.text import plain
+from memcore.formats.snapshot import Device
+from memcore.formats.totals import Totals
 from memcore.plan.measured import MOST_SECONDS
 from memcore.plan.plan import title_of
 from memcore.units import GiB, bytes_text, seconds_text
@@ -24,7 +26,7 @@ def section() -> None:
 
 
 def held(data: bytes) -> None:
-    """What is done with a pickle that somebody drops: the page leads to what it says."""
+    """What is done with what a run held, as somebody drops it: the page leads to what it says."""
     state.use_snapshot(data)
     st.session_state[f"folded_{TITLE}"] = True
     places.lead("time")
@@ -38,17 +40,26 @@ def _snapshot() -> None:
     if found is None or report.memory is None:
         return
     device = found.fullest
+    st.markdown(_totals(device) if isinstance(device, Totals) else _peak(device))
+    for failure in device.failures:
+        st.warning(f"Memory ran out: {failure}.", icon=":material/memory_alert:")
+    parts.table(
+        tables.held(device, report.memory), key="held", alt="The plan's peak beside what a run held"
+    )
+
+
+def _peak(device: Device) -> str:
     free = device.peak.reserved - device.peak.allocated
-    st.markdown(
+    return (
         f"**GPU {device.index} held {bytes_text(device.peak.allocated)} at its peak**, of "
         f"{bytes_text(device.reserved_bytes)} reserved; {bytes_text(free)} were reserved and had "
         f"no tensor. `memplan snapshot` says where in the code each of them was allocated."
     )
-    for failure in device.failures:
-        st.warning(f"Memory ran out: {failure}.", icon=":material/memory_alert:")
-    parts.table(
-        tables.held(device, report), key="held", alt="The plan's peak beside what a run held"
-    )
+
+
+def _totals(device: Totals) -> str:
+    said = ", ".join(f"{bytes_text(size)} {name}" for name, size in device.peak.items())
+    return f"**GPU {device.index} had {said} at its peak.** {' '.join(device.remarks())}"
 
 
 def _content() -> None:

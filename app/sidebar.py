@@ -22,6 +22,7 @@ from memcore.errors import Issue, PlanError, shown
 from memcore.formats import BESIDE, MODEL, Text, kind_of, text_of
 from memcore.formats.hub import preset, stored
 from memcore.formats.snapshot import is_pickle
+from memcore.formats.totals import counted_in
 from memcore.models import catalog
 from memcore.models.config import parse_config
 from memcore.plan.field import DETAILS, GROUPS, describes
@@ -593,7 +594,12 @@ def _text_pasted() -> None:
 
 def _use_texts(texts: Sequence[Text]) -> None:
     """A config.json is the model of this plan; files of other programs are a plan, and what is no
-    JSON at all is refused as one of them."""
+    JSON at all is refused as one of them. What a run held stands beside the plan."""
+    held = [text for text in texts if kind_of(text) == "" and counted_in(text.content)]
+    if held:
+        measured.held(held[-1].content.encode())
+        if not (texts := [text for text in texts if text not in held]):
+            return
     alone = [text for text in texts if not text.name.lower().endswith(".json")]
     others = [text for text in alone if text.content.lstrip()[:1] not in "{["]
     if others or any(kind_of(text) not in ("", MODEL) for text in texts):

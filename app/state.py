@@ -25,7 +25,9 @@ from memcore import PlanError
 from memcore.errors import Issue
 from memcore.explain.book import Book
 from memcore.formats import Text, machines, read_files
-from memcore.formats.snapshot import Snapshot, snapshot_of
+from memcore.formats.profile import held_of
+from memcore.formats.snapshot import Snapshot
+from memcore.formats.totals import Counted
 from memcore.models.families.drafts import family_of
 from memcore.plan.field import described
 from memcore.plan.keys import LOOK, MEASURED, NAME, PINS, VERSION
@@ -803,27 +805,28 @@ def measure(seconds: float, size: int) -> None:
 
 
 def use_snapshot(data: bytes) -> None:
-    """Keep what a memory snapshot says that a run held; of what is none, why not."""
+    """Keep what a memory snapshot or a text says that a run held; of what is none, why not."""
     s = st.session_state
     try:
         if len(data) > places.MOST_HELD:
             raise PlanError([Issue("", f"it has more than {bytes_text(places.MOST_HELD)}")])
-        s.held, s.held_issues = snapshot_of(data), ()
+        s.held, s.held_issues = held_of(data), ()
     except PlanError as e:
         s.held, s.held_issues = None, e.issues
         return
     device = s.held.fullest
-    s.measured_gib, s.measured_seconds = device.peak.allocated / GiB, device.step_seconds or None
+    s.measured_gib = device.allocated_bytes / GiB or None
+    s.measured_seconds = device.step_seconds or None
 
 
-def held() -> Snapshot | None:
-    """What a run held, by the memory snapshot that was dropped last."""
-    found: Snapshot | None = st.session_state.get("held")
+def held() -> Snapshot | Counted | None:
+    """What a run held, by what was dropped last that says it."""
+    found: Snapshot | Counted | None = st.session_state.get("held")
     return found
 
 
 def held_issues() -> Sequence[Issue]:
-    """Why what was dropped last is no memory snapshot."""
+    """Why what was dropped last does not say what a run held."""
     found: Sequence[Issue] = st.session_state.get("held_issues", ())
     return found
 

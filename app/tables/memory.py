@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from app import palette
 from app.tables.base import PATH, Rows
-from memcore.formats.snapshot import CATEGORIES, Device, beside
-from memcore.report import LedgerRow, Memory, Report
+from memcore.formats.snapshot import CATEGORIES, Device
+from memcore.formats.totals import Totals
+from memcore.report import LedgerRow, Memory
 from memcore.training.over_time import Course
 from memcore.training.over_time import rows as slots_of
 from memcore.units import bytes_text
@@ -28,7 +29,7 @@ def consumers(memory: Memory) -> Rows:
     ]
 
 
-def held(device: Device, report: Report) -> Rows:
+def held(device: Device | Totals, memory: Memory) -> Rows:
     """The plan's peak beside what a run held."""
     return [
         {
@@ -36,7 +37,7 @@ def held(device: Device, report: Report) -> Rows:
             "planned": "" if row.planned is None else _interval(row.planned, row.at_most),
             "held": "" if row.measured is None else bytes_text(row.measured),
         }
-        for row in beside(device, report)
+        for row in device.beside(memory)
     ]
 
 

@@ -364,7 +364,8 @@ def measured_of(args: argparse.Namespace) -> Measured | None:
         raise PlanError([Issue("--measured", said)]) from None
     of = peak if held else path
     try:
-        whole = snapshot_in(peak).fullest.peak.allocated if held else whole
+        if held and not (whole := snapshot_in(peak).fullest.allocated_bytes):
+            raise PlanError([Issue("", "does not say what was allocated")])
         of = path
         return Measured(plan_in(path), took, whole)
     except PlanError as e:

@@ -15,6 +15,7 @@ from memcore.units import bytes_text, relative_text, seconds_text
 
 if TYPE_CHECKING:
     from memcore.formats.snapshot import Beside, Device, Snapshot
+    from memcore.formats.totals import Counted, Totals
     from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
 
@@ -24,12 +25,13 @@ SHOWN = 12  # rows of a table to read; JSON and CSV have more
 
 def add(commands: Commands) -> None:
     about = (
-        "Say what a run really held on its GPUs, from a file of torch.cuda.memory._dump_snapshot "
-        "or a trace of torch.profiler with profile_memory=True, "
+        "Say what a run really held on its GPUs, from a file of torch.cuda.memory._dump_snapshot, "
+        "a trace of torch.profiler with profile_memory=True, or what memory_summary, memory_stats "
+        "as JSON, DeepSpeed's see_memory_usage or nvidia-smi printed, "
         "and beside it what a plan says. Nothing in the file is run."
     )
     sub = command(commands, "snapshot", _snapshot, about)
-    sub.add_argument("file", metavar="FILE", help="the snapshot's pickle; - is standard input")
+    sub.add_argument("file", metavar="FILE", help="what says it; - is standard input")
     plan_argument(sub, needed=False)
     about = "what one optimizer step took, where the snapshot does not say it"
     sub.add_argument("--seconds", metavar="SECONDS", type=positive, help=about)
@@ -37,8 +39,8 @@ def add(commands: Commands) -> None:
     form_options(sub, "as JSON", "as one CSV, whose first columns say of which device and table")
 
 
-def snapshot_in(path: str) -> Snapshot:
-    """The snapshot in a file. Raises PlanError."""
+def snapshot_in(path: str) -> Snapshot | Counted:
+    """What a file says that a run held. Raises PlanError."""
     from memcore.formats.profile import held_of
     from memcore.formats.snapshot import MAX_BYTES
 
@@ -47,38 +49,39 @@ def snapshot_in(path: str) -> Snapshot:
 
 def _snapshot(args: argparse.Namespace) -> int:
     from memcore.evaluate import evaluate
-    from memcore.formats.snapshot import beside
 
     try:
         found = snapshot_in(args.file)
     except PlanError as e:
         return fail(*(f"{named(args.file)}: {issue}" for issue in e.issues))
     plan = given_plan(args) if args.plan else None
-    rows = beside(found.fullest, evaluate(plan)) if plan else ()
+    memory = evaluate(plan).memory if plan else None
+    if plan and memory is None:
+        return fail("train: no training is planned, or it cannot be computed")
+    rows = found.fullest.beside(memory) if memory else ()
     measured = _measured(found, plan, args.seconds) if plan else None
     if args.csv:
         write_csv(_rows(found, rows))
     elif args.json:
         print(json_text(_document(found, rows, measured, args.base), indent=1))
     else:
-        blocks = [block for device in found.devices for block in _readable(device)]
-        blocks += _settings(found)
+        blocks = [*_blocks(found)]
         if plan:
             blocks += _compared(found.fullest, plan, rows, measured, args.base)
         print(printable("\n\n".join(blocks)))
     return 0
 
 
-def _measured(found: Snapshot, plan: Plan, seconds: float | None) -> Measured | None:
+def _measured(found: Snapshot | Counted, plan: Plan, seconds: float | None) -> Measured | None:
     """The plan's step as it ran; None where nothing says how long it took."""
     from memcore.plan.measured import Measured
 
     took = seconds or found.fullest.step_seconds
-    return Measured(plan, took, found.fullest.peak.allocated) if took else None
+    return Measured(plan, took, found.fullest.allocated_bytes) if took else None
 
 
 def _document(
-    found: Snapshot, rows: Sequence[Beside], measured: Measured | None, base: str
+    found: Snapshot | Counted, rows: Sequence[Beside], measured: Measured | None, base: str
 ) -> dict[str, Any]:
     from memcore.report import plain
 
@@ -91,20 +94,47 @@ def _document(
     return document
 
 
-def _rows(found: Snapshot, compared: Sequence[Beside]) -> Iterator[dict[str, Any]]:
+def _rows(found: Snapshot | Counted, compared: Sequence[Beside]) -> Iterator[dict[str, Any]]:
     """Each table, with the columns that JSON has."""
     from memcore.report import plain
 
-    for device, said in zip(found.devices, found.to_dict()["devices"], strict=True):
-        tables = {
-            "instants": [{"name": name, **said[name]} for name in ("start", "peak", "end")],
-            "figures": [{"name": name, "bytes": said.get(name)} for name in FIGURES],
-            **{name: said[name] for name in ("groups", "largest", "phases", "failures")},
-        }
+    devices: Sequence[Device | Totals] = found.devices
+    for device, said in zip(devices, found.to_dict()["devices"], strict=True):
+        if "now" in said:
+            totals = {when: said[when].items() for when in ("now", "peak")}
+            tables = {
+                when: [{"name": name, "bytes": size} for name, size in of]
+                for when, of in totals.items()
+            }
+        else:
+            tables = {
+                "instants": [{"name": name, **said[name]} for name in ("start", "peak", "end")],
+                "figures": [{"name": name, "bytes": said.get(name)} for name in FIGURES],
+                **{name: said[name] for name in ("groups", "largest", "phases", "failures")},
+            }
         for title, rows in tables.items():
             yield from ({"device": device.label, "table": title, **row} for row in rows)
     for row in plain(compared):
         yield {"device": found.fullest.label, "table": "beside", **row}
+
+
+def _blocks(found: Snapshot | Counted) -> Iterator[str]:
+    from memcore.formats.totals import Counted
+
+    if isinstance(found, Counted):
+        for totals in found.devices:
+            yield from _counted(totals)
+        return
+    for device in found.devices:
+        yield from _readable(device)
+    yield from _settings(found)
+
+
+def _counted(device: Totals) -> Iterator[str]:
+    names = {**device.now, **device.peak}
+    rows = [(name, _size(device.now.get(name)), _size(device.peak.get(name))) for name in names]
+    yield "\n".join(table((device.label, "now", "at its peak"), rows))
+    yield from device.remarks()
 
 
 def _readable(device: Device) -> Iterator[str]:
@@ -167,7 +197,11 @@ def _settings(found: Snapshot) -> Iterator[str]:
 
 
 def _compared(
-    device: Device, plan: Plan, rows: Sequence[Beside], measured: Measured | None, base: str
+    device: Device | Totals,
+    plan: Plan,
+    rows: Sequence[Beside],
+    measured: Measured | None,
+    base: str,
 ) -> Iterator[str]:
     from memcore.formats.snapshot import CATEGORIES
 
@@ -187,7 +221,7 @@ def _compared(
     yield "\n".join(table(head, [cells(row) for row in rows]))
     if measured is None:
         yield (
-            "How long a step took is not in the snapshot: say it with --seconds, and the link to "
+            "How long a step took is not in the file: say it with --seconds, and the link to "
             "the app has this run beside the plan."
         )
         return

@@ -1,4 +1,5 @@
-"""Profiles: what a run held, by a trace of torch.profiler with profile_memory=True, or a snapshot.
+"""Profiles: what a run held, by a trace of torch.profiler with profile_memory=True, or by any other
+file that says it.
 
 A trace has what is allocated and reserved after each allocation, and what ran at that time.
 """
@@ -22,16 +23,21 @@ from memcore.formats.snapshot import (
     snapshot_of,
 )
 from memcore.formats.stacks import MAX_FRAMES, OPERATION, Stacks
-from memcore.units import bytes_text
+from memcore.formats.totals import Counted, counted_in
+from memcore.units import MiB, bytes_text
 
+MAX_TEXT = 2 * MiB  # of a text with totals
 MEMORY = "[memory]"  # what the profiler calls an allocation, or the end of one
 TOTALS = ("Total Allocated", "Total Reserved")
 CPU, GPU = 0, 1  # the kinds of devices that are told of
 _OF_PYTHON = re.compile(r"(.*\.py)\(([0-9]{1,8})\): (.*)")
 
 
-def held_of(data: bytes) -> Snapshot:
-    """What a run held, by whichever of both a file is. Raises PlanError, with what is wrong."""
+def held_of(data: bytes) -> Snapshot | Counted:
+    """What a run held, by a snapshot, a profile or a text with totals. Raises PlanError, with what
+    is wrong with the file."""
+    if len(data) <= MAX_TEXT and (counted := counted_in(data.decode(errors="replace"))):
+        return counted
     if data.lstrip()[:1] != b"{":
         return snapshot_of(data)
     try:

@@ -109,9 +109,8 @@ KNOWN = (
 # What a text has that is of no known kind, with what is wrong with it; the first counts.
 UNKNOWN = {
     r"\A\s*\Z": "is empty",
-    r"CUDA memory summary|see_memory_usage": (
-        "is a measurement, which says no job: give the job to memplan evaluate, and this peak to "
-        "its --measured"
+    r"CUDA memory summary|see_memory_usage|NVIDIA-SMI": (
+        "says what a run held, and no job: memplan snapshot reads it, beside a plan too"
     ),
     r"^(?:from|import) \S|^def ": "is Python, of which no function sets a job's sizes as constants",
     r"^#!|^[ \t]*(?:torchrun|python3?|srun|accelerate|deepspeed|docker)\s": (

@@ -21,7 +21,7 @@ from memcore.formats.failures import Failure
 from memcore.formats.pickled import plain_values
 from memcore.formats.stacks import BACKWARD, DIVIDES, FORWARD, LOADS, STATE, STEP, Stack, Stacks
 from memcore.hardware import constants
-from memcore.report import Report, plain
+from memcore.report import Memory, plain
 from memcore.units import GiB, MiB, bytes_text
 
 MAX_BYTES = 128 * MiB  # of a file
@@ -89,6 +89,16 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """A figure of a plan's peak, and the same as it was measured; None where one has none."""
+
+    name: str
+    planned: int | None
+    at_most: int | None  # of an interval
+    measured: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """One GPU; or the CPU of a profile of no GPU.
 
@@ -126,6 +136,28 @@ class Device:
     def label(self) -> str:
         return self.kind if self.kind == "CPU" else f"{self.kind} {self.index}"
 
+    @property
+    def allocated_bytes(self) -> int:
+        """At its peak."""
+        return self.peak.allocated
+
+    def beside(self, memory: Memory) -> tuple[Beside, ...]:
+        """A plan's peak, beside what this GPU held."""
+        rows = [Beside("allocated", memory.allocated_bytes, None, self.peak.allocated)]
+        rows.append(Beside("reserved", *memory.reserved_bytes, self.reserved_bytes))
+        planned, held = Counter(memory.consumers), Counter(self.categories)
+        names = [name for name in CATEGORIES if planned[name] or held[name]]
+        others = [name for name in CATEGORIES if name not in STATES]
+        for title, of in (("states", STATES), ("all else", others)):
+            planned[title], held[title] = sum(planned[n] for n in of), sum(held[n] for n in of)
+            names.append(title)
+        for name in names:
+            # What is held since before the trace may be any of these.
+            unknown = name in STATES and held[BEFORE] and not held[name]
+            said = planned.get(name)
+            rows.append(Beside(name, said, None, None if unknown else held[name]))
+        return tuple(rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -160,35 +192,6 @@ def snapshot_of(data: bytes) -> Snapshot:
         return _read(plain_values(data))
     except ValueError as e:
         raise PlanError([Issue("", f"no memory snapshot of PyTorch: {e}")]) from None
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """A figure of a plan's peak, and the same as it was measured; None where one has none."""
-
-    name: str
-    planned: int | None
-    at_most: int | None  # of an interval
-    measured: int | None
-
-
-def beside(device: Device, report: Report) -> tuple[Beside, ...]:
-    """A plan's peak, beside what one GPU held. Raises PlanError where no training is planned."""
-    if (memory := report.memory) is None:
-        raise PlanError([Issue("train", "no training is planned, or it cannot be computed")])
-    rows = [Beside("allocated", memory.allocated_bytes, None, device.peak.allocated)]
-    rows.append(Beside("reserved", *memory.reserved_bytes, device.reserved_bytes))
-    planned, held = Counter(memory.consumers), Counter(device.categories)
-    names = [name for name in CATEGORIES if planned[name] or held[name]]
-    for title, of in (("states", STATES), ("all else", [n for n in CATEGORIES if n not in STATES])):
-        planned[title], held[title] = sum(planned[n] for n in of), sum(held[n] for n in of)
-        names.append(title)
-    for name in names:
-        # What is held since before the trace may be any of these.
-        unknown = name in STATES and held[BEFORE] and not held[name]
-        said = planned.get(name)
-        rows.append(Beside(name, said, None, None if unknown else held[name]))
-    return tuple(rows)
 
 
 # ---- the file

@@ -149,6 +149,21 @@ def test_a_dropped_snapshot_stands_beside_the_plan_and_becomes_its_run() -> None
     assert measured.seconds == pytest.approx(5, abs=0.01)
 
 
+@pytest.mark.parametrize("by", ["a file", "a paste"])
+def test_what_an_allocator_printed_stands_beside_the_plan(by: str) -> None:
+    at = opened(encode(PLAN, short=True), "time")
+    said = '{"allocated_bytes.all.peak": 21474836480, "num_ooms": 1}'
+    if by == "a file":
+        at.file_uploader(key="config_file").upload("stats.json", said.encode(), "x/y").run()
+    else:
+        at.text_area(key="config_text").set_value(said).run()
+    alive(at)
+    assert "GPU 0 had 20.0 GiB allocated at its peak" in texts(at)
+    assert "Memory ran out once" in texts(at)
+    assert frame(at, "held").set_index("figure")["held"].to_dict() == {"allocated": "20.0 GiB"}
+    assert at.session_state["measured_gib"] == 20
+
+
 def test_a_snapshot_may_be_dropped_on_any_page_and_a_broken_one_is_refused() -> None:
     at = opened(encode(PLAN, short=True))
     at.file_uploader(key="config_file").upload("run.pickle", snapshot()[:-9], "x/y").run()

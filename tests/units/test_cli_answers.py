@@ -514,6 +514,23 @@ def test_snapshot_stands_beside_a_plan_and_becomes_its_measured_run(memplan, fil
     assert beside["calibrated"]["measured"] == {"seconds": 2.5, "bytes": 32 * MIB}
 
 
+def test_snapshot_reads_what_an_allocator_or_nvidia_smi_printed(memplan, file, tmp_path):
+    plan, run, smi = file("fits"), tmp_path / "run.json", tmp_path / "smi.txt"
+    run.write_text('{"allocated_bytes.all.peak": 21474836480, "num_ooms": 1}')
+    said = memplan("snapshot", str(run), plan).out
+    assert re.search(r"allocated +0 B +20\.0 GiB", said)
+    assert "Memory ran out once" in said
+    assert re.search(r"allocated +[0-9.]+ GiB +20\.0 GiB +[-+]", said)
+    rows = memplan("snapshot", str(run), plan, "--csv").csv
+    assert [row["table"] for row in rows] == ["now", "peak", "beside"]
+    found = memplan("evaluate", plan, "--measured", f"{plan}=2.5,{run}", "--json").json
+    assert found["calibrated"]["measured"] == {"seconds": 2.5, "bytes": 20 * 2**30}
+    smi.write_text("Memory-Usage\n| 70W / 400W |   45231MiB / 81559MiB |      0% |\n")
+    assert "on the device" in memplan("snapshot", str(smi), plan).out
+    ran = memplan("evaluate", plan, "--measured", f"{plan}=2.5,{smi}")
+    assert f"--measured: {smi}: does not say what was allocated" in ran.err
+
+
 def test_what_is_no_snapshot_is_refused(memplan, file, tmp_path):
     path = tmp_path / "weights.pt"
     path.write_bytes(b"PK\x03\x04")

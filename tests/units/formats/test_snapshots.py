@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
 from memcore.formats.pickled import plain_values
-from memcore.formats.snapshot import BEFORE, beside, rounded, snapshot_of
+from memcore.formats.snapshot import BEFORE, rounded, snapshot_of
 from memcore.formats.stacks import Stacks
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
@@ -268,7 +268,7 @@ def test_a_plan_stands_beside_what_was_measured() -> None:
     report = evaluate(Plan())
     assert report.memory
     device = read(run().snapshot()).fullest
-    rows = {row.name: row for row in beside(device, report)}
+    rows = {row.name: row for row in device.beside(report.memory)}
     assert rows["allocated"].planned == report.memory.allocated_bytes
     assert rows["allocated"].measured == device.peak.allocated
     assert (rows["reserved"].planned, rows["reserved"].at_most) == report.memory.reserved_bytes

@@ -1241,7 +1241,7 @@ STRANGE = (
     ("import torch\nprint(1)\n", "is Python"),
     ("#!/bin/bash\necho hello\n", "is a script"),
     ("a: 1\nb: 2\n", "has keys of no known program: 'a', 'b'"),
-    ("| PyTorch CUDA memory summary, device ID 0 |", "is a measurement"),
+    ("| PyTorch CUDA memory summary, device ID 0 |", "says what a run held, and no job"),
     ("FROM ubuntu:22.04\nRUN make\n", "is of no known kind"),
 )
 

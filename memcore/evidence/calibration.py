@@ -3,15 +3,17 @@
 Each measured step is read by every other one of its source, framework, kernels, attention, adapter
 and GPU in turn: none takes part in its own prediction. Nor does its source: where constants were
 read off it, its steps are predicted with those that were fitted to the other sources alone
-(presets/evidence/left_out.toml), as for somebody whose runs nobody has seen.
+(presets/evidence/left_out.toml), as for somebody whose runs nobody has seen. The share of an error
+that steps of one kind have in common is found without that source too.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memcore.evidence.fit import PATH as LEFT_OUT
 from memcore.evidence.fit import source_of
@@ -25,13 +27,19 @@ from memcore.search.calibration import kind
 class Step:
     """A measured step that has others of its kind.
 
-    ratio    measured seconds over predicted ones
-    scaled   measured seconds over those that each other one of its kind predicts
+    ratio    measured seconds over predicted ones; others: the same of each other one of its kind
+    share    of an error that steps of one kind have in common, as other sources say
     """
 
     source: str
     ratio: float
-    scaled: tuple[float, ...]
+    others: tuple[float, ...]
+    share: float = 0.0
+
+    @property
+    def scaled(self) -> tuple[float, ...]:
+        """Measured seconds over those that each other one of its kind makes of the prediction."""
+        return tuple(self.ratio / other**self.share for other in self.others)
 
 
 @functools.cache
@@ -47,17 +55,26 @@ def steps(last: bool = False) -> tuple[Step, ...]:
         source = source_of(run)
         off = next(left_out[source]) if source in left_out else c.ours / c.theirs - 1
         kinds.setdefault((source, *kind(Plan.of(run["plan"]))), []).append(1 / (1 + off))
-    return tuple(
-        Step(source, own, tuple(own / r for k, r in enumerate(of) if k != i))
+    every = [
+        Step(source, own, (*of[:i], *of[i + 1 :]))
         for (source, *_), of in kinds.items()
         if len(of) > 1
         for i, own in enumerate(of)
-    )
+    ]
+    unseen = {s.source: common(o for o in every if o.source != s.source) for s in every}
+    return tuple(replace(step, share=unseen[step.source]) for step in every)
+
+
+def common(of: Iterable[Step]) -> float:
+    """The share of what one step is off (as a logarithm) that others of its kind are off too: the
+    slope, through nothing, of the one over the other in all pairs. Each step weighs 1."""
+    pairs = [(math.log(s.ratio), math.log(r), 1 / len(s.others)) for s in of for r in s.others]
+    return sum(w * a * b for a, b, w in pairs) / sum(w * b * b for _, b, w in pairs)
 
 
 def weighted(of: Iterable[Step]) -> list[tuple[float, float]]:
-    """Ratios by others, the least first, each with its weight: those of a step together have 1, so
-    that a source of many steps counts no more than they are."""
+    """Measured over calibrated seconds, the least first, each with its weight: those of a step
+    together have 1, so that a source of many steps counts no more than they are."""
     return sorted((ratio, 1 / len(step.scaled)) for step in of for ratio in step.scaled)
 
 

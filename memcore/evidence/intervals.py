@@ -149,7 +149,9 @@ def written(runs: Sequence[Measured]) -> str:
             lines += [f"[{name}]", f"runs = {len(rows)}", f"low = {low:.3f}", f"high = {high:.3f}"]
             lines.append("")
     steps, low, high = calibration.interval(LEAVES)
-    lines += [f"[{CALIBRATED}]", f"runs = {steps}", f"low = {low:.3f}", f"high = {high:.3f}", ""]
+    share = f"share = {calibration.common(calibration.steps()):.2f}"
+    lines += [f"[{CALIBRATED}]", f"runs = {steps}", share, f"low = {low:.3f}", f"high = {high:.3f}"]
+    lines.append("")
     return "\n".join(lines)
 
 

@@ -1,8 +1,8 @@
 """Calibration: other plans, read beside one step that was measured.
 
-Most of what our seconds are off is a bias of the framework and its version on a GPU, not scatter: a
-measured step of one plan says it for the others. How much nearer that comes is among the figures of
-docs/accuracy.md (memcore.evidence.calibration).
+Part of what our seconds are off is a bias of the framework and its version on a GPU, which a
+measured step of one plan says for the others; the rest is that plan's own. How much is in common
+(memcore.evidence.calibration), and how much nearer it comes, stands in docs/accuracy.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from memcore.evaluate import evaluate
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, get, value_text
 from memcore.report import Report
-from memcore.timing.certainty import calibrated_interval, farthest
+from memcore.timing.certainty import calibrated_interval, farthest, in_common
 from memcore.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ SHARED = ("train.framework", "train.kernels", "train.attention", "train.adapter"
 class Calibrated:
     """A plan's figures beside a measured step. The Report has them as they are predicted.
 
-    factor             measured seconds over predicted ones, of the plan that was measured
+    off                measured seconds over predicted ones, of the plan that was measured
+    factor             what this plan's are multiplied by: as much of that as steps of one kind have
+                       in common, and all of it for the plan that was measured
     seconds            of a step, as predicted; calibrated_seconds: times the factor
     interval           seconds that 9 of 10 calibrated steps that were measured lie between
     tokens_per_second, run_seconds, gpu_hours, cost   with calibrated_seconds; cost: or None
@@ -41,6 +43,7 @@ class Calibrated:
     """
 
     measured: Measured
+    off: float
     factor: float
     seconds: float
     calibrated_seconds: float
@@ -70,14 +73,17 @@ class Calibrated:
     @property
     def assumed(self) -> str:
         """What was measured, and what is taken to follow from it."""
-        said = (
-            f"The measured step took {seconds_text(self.measured.seconds)}, {self.factor:.2f} "
-            "times the prediction. Assumed: other plans with its framework, kernels, attention, "
-            "adapter and GPU are as far off"
-        )
-        said += ", and in bytes by as many." if self.measured.bytes else "."
+        took = seconds_text(self.measured.seconds)
+        said = f"The measured step took {took}, {self.off:.2f} times the prediction"
+        if self.factor != self.off:
+            said += (
+                ". Assumed: other plans with its framework, kernels, attention, adapter and GPU "
+                f"take {self.factor:.2f} times as long, since measured steps of one kind have "
+                f"{in_common():.0%} of what they are off (as a logarithm) in common"
+            )
+        said += "; in bytes all of it." if self.measured.bytes else "."
         low, high = farthest()
-        if low <= self.factor <= high:
+        if low <= self.off <= high:
             return said
         return (
             f"{said} No step that Memplan was held against was so far off: check that this plan is "
@@ -103,8 +109,8 @@ class Calibrated:
 def calibrated(
     plan: Plan, by: Measured, now: Report | None = None, then: Report | None = None
 ) -> Calibrated:
-    """A plan's step, as it is predicted and scaled by a measured step of the same framework,
-    kernels, attention, adapter and GPU. `now` and `then`: the reports of the plan and of the
+    """A plan's step, as it is predicted and as a measured step of the same framework, kernels,
+    attention, adapter and GPU has it. `now` and `then`: the reports of the plan and of the
     measured one, where they are there already. Raises PlanError where one of these differs, or
     nothing is predicted."""
     if issues := refused(plan, by):
@@ -112,15 +118,17 @@ def calibrated(
     now, then = now or evaluate(plan), then or evaluate(by.plan)
     if not (now.memory and now.time and now.run):
         raise PlanError([Issue("train", "the training of this plan is not computed")])
-    factor, allocated = factor_of(by, then), now.memory.allocated_bytes
-    seconds, low, high = _scaled(plan, by, now.time.step_seconds, factor)
+    off, allocated = off_by(by, then), now.memory.allocated_bytes
+    factor, (low, high) = _taken(plan, by, off)
+    seconds = now.time.step_seconds * factor
     more = by.bytes - then.memory.allocated_bytes if then.memory else 0
     return Calibrated(
         measured=by,
+        off=off,
         factor=factor,
         seconds=now.time.step_seconds,
         calibrated_seconds=seconds,
-        interval=(low, high),
+        interval=(seconds * low, seconds * high),
         tokens_per_second=now.time.tokens_per_second / factor,
         run_seconds=now.run.seconds * factor,
         gpu_hours=now.run.gpu_hours * factor,
@@ -130,7 +138,7 @@ def calibrated(
     )
 
 
-def factor_of(by: Measured, then: Report | None = None) -> float:
+def off_by(by: Measured, then: Report | None = None) -> float:
     """Measured seconds over predicted ones. `then`: the measured plan's report, where it is there
     already. Raises PlanError where nothing is predicted."""
     time = (then or evaluate(by.plan)).time
@@ -139,13 +147,19 @@ def factor_of(by: Measured, then: Report | None = None) -> float:
     return by.seconds / time.step_seconds
 
 
-def _scaled(
-    plan: Plan, by: Measured, predicted: float, factor: float
-) -> tuple[float, float, float]:
-    """A plan's calibrated seconds, and between which 9 of 10 lie."""
-    seconds = predicted * factor
-    low, high = (1.0, 1.0) if plan == by.plan else calibrated_interval()
-    return seconds, seconds * low, seconds * high
+def _taken(plan: Plan, by: Measured, off: float) -> tuple[float, tuple[float, float]]:
+    """What a plan's seconds are multiplied by, and between how many times these 9 of 10 lie."""
+    return (off, (1.0, 1.0)) if plan == by.plan else (_shared(off), calibrated_interval())
+
+
+def _shared(off: float) -> float:
+    """How many times the prediction other plans of the kind take. No step that we were held
+    against is farther off than `farthest`: what is beyond that is taken to be the machine's, and so
+    theirs."""
+    low, high = farthest()
+    near = min(max(off, low), high)
+    factor: float = near ** in_common() * off / near
+    return factor
 
 
 CALIBRATED, CALIBRATED_INTERVAL = "calibrated_seconds", "calibrated_interval"
@@ -155,13 +169,14 @@ def found_beside(found: Found, by: Measured) -> Found:
     """What a search found, with calibrated seconds of a step among the figures of those plans that
     a measured step says something of. Ranks are as predicted, since it says nothing of the others.
     Raises PlanError where nothing is predicted of the measured plan."""
-    factor, of = factor_of(by), kind(by.plan)
+    off, of = off_by(by), kind(by.plan)
 
     def beside(point: Point) -> Point:
         if kind(point.plan) != of:
             return point
-        seconds, *ends = _scaled(point.plan, by, point.figures["step_seconds"], factor)
-        more = {CALIBRATED: seconds, CALIBRATED_INTERVAL: ends}
+        factor, ends = _taken(point.plan, by, off)
+        seconds = point.figures["step_seconds"] * factor
+        more = {CALIBRATED: seconds, CALIBRATED_INTERVAL: [seconds * end for end in ends]}
         return replace(point, figures={**point.figures, **more})
 
     best, pareto = (tuple(map(beside, points)) for points in (found.best, found.pareto))
@@ -179,11 +194,27 @@ def table_beside(
     for field in set(SHARED).intersection(axes):
         labels = {value: _label(field, value) for value in axes[field]}
         same &= table[field].map(labels) == wanted[field]
-    scaled = (table[STEP] * factor_of(by)).where(same)
+    off = off_by(by)
+    factor = _own(table, plan, axes, by).map({True: off, False: _shared(off)})
+    scaled = (table[STEP] * factor).where(same)
     return table.assign(**{f"calibrated.{STEP.partition('.')[2]}": scaled})
 
 
 STEP = "time.step_seconds"
+
+
+def _own(
+    table: pd.DataFrame, plan: Plan, axes: Mapping[str, Sequence[Any]], by: Measured
+) -> pd.Series[bool]:
+    """Which rows of a sweep are the plan that was measured."""
+    own = table[STEP].notna()
+    for field in axes:
+        own &= table[field] == get(by.plan, field)
+    asked = {field: get(by.plan, field) for field in axes}
+    try:
+        return own & (plan.with_changes(asked) == by.plan)
+    except PlanError:
+        return own & False
 
 
 def _label(field: str, value: Any) -> str:

@@ -165,6 +165,12 @@ def calibrated_interval() -> tuple[float, float]:
     return found["low"], found["high"]
 
 
+def in_common() -> float:
+    """The share of what one step is off (as a logarithm) that others of its kind are off too."""
+    found: float = _table()[CALIBRATED]["share"]
+    return found
+
+
 def farthest() -> tuple[float, float]:
     """Measured seconds over ours, which 9 of 10 steps of the least certain work lie between."""
     found = _table()[ANY]

@@ -1,4 +1,4 @@
-"""One measured step says most of what our seconds are off for others of its kind."""
+"""One measured step says part of what our seconds are off for others of its kind."""
 
 import tomllib
 from dataclasses import replace
@@ -13,18 +13,35 @@ from memcore.evidence.fit import source_of
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan
 from memcore.search.calibration import calibrated, kind
+from memcore.timing.certainty import farthest, in_common
 
 PLAN = Plan.of({"model": "llama-3-8b", "train": {"framework": "pytorch", "zero": 0}})
 
 
-def test_one_measured_step_takes_the_bias_of_the_others() -> None:
+def test_one_measured_step_brings_others_nearer() -> None:
     """Of each source as if nothing had been tuned on it, each step is read by each other of its
-    kind. What is left is scatter, however far off the prediction is."""
+    kind, with a share that was found without its source."""
     steps = calibration.steps()
     plain, scaled = calibration.errors(steps)
     assert len(steps) >= 150
-    assert calibration.within(scaled, 0.5) <= 0.07
-    assert calibration.within(scaled, 0.5) < calibration.within(plain, 0.5)
+    for share in (0.5, 0.9):
+        assert calibration.within(scaled, share) < calibration.within(plain, share)
+    whole = [replace(step, share=1.0) for step in steps]
+    assert calibration.within(scaled, 0.9) < calibration.within(calibration.errors(whole)[1], 0.9)
+
+
+def test_the_share_in_common_is_the_slope_of_all_pairs() -> None:
+    """Of steps that are off alike it is all, of such as have nothing in common none."""
+    alike = [calibration.Step("a", 1.3, (1.3,)), calibration.Step("b", 0.8, (0.8, 0.8))]
+    none = [calibration.Step("a", 1.3, (1.2, 1 / 1.2)), calibration.Step("b", 1.0, (1.5,))]
+    assert calibration.common(alike) == pytest.approx(1)
+    assert calibration.common(none) == pytest.approx(0)
+    twice = [calibration.Step("a", 1.44, (1.2,)), calibration.Step("b", 1 / 1.44, (1 / 1.2,))]
+    assert calibration.common(twice) == pytest.approx(2)
+
+
+def test_the_share_that_plans_take_is_that_of_all_pairs() -> None:
+    assert in_common() == pytest.approx(calibration.common(calibration.steps()), abs=0.006)
 
 
 def test_no_source_takes_part_in_its_own_prediction() -> None:
@@ -44,7 +61,9 @@ def test_no_step_takes_part_in_its_own_calibration() -> None:
     assert len(of) == len(steps) > 1
     for own, step in zip(of, steps, strict=True):
         others = [calibrated(own.plan, by) for by in of if by is not own]
-        assert step.scaled == pytest.approx([own.seconds / c.calibrated_seconds for c in others])
+        taken = replace(step, share=in_common()).scaled
+        assert taken == pytest.approx([own.seconds / c.calibrated_seconds for c in others])
+        assert [by.plan for by in of].count(own.plan) == 1  # which would take all that was measured
 
 
 def test_the_page_shows_what_was_last_written_down() -> None:
@@ -68,8 +87,10 @@ def test_the_measured_plan_itself_takes_what_was_measured() -> None:
 def test_every_figure_of_another_plan_is_scaled_alike() -> None:
     twice = PLAN.with_changes({"train.grad_accumulation": 2, "run.price_per_gpu_hour": 2.0})
     report = evaluate(twice)
-    found = calibrated(twice, Measured(PLAN, 5.0))
-    assert found.factor == pytest.approx(5.0 / evaluate(PLAN).time.step_seconds)
+    took = 1.2 * evaluate(PLAN).time.step_seconds
+    found = calibrated(twice, Measured(PLAN, took))
+    assert found.off == pytest.approx(1.2)
+    assert found.factor == pytest.approx(found.off ** in_common())
     assert found.seconds == report.time.step_seconds
     assert found.calibrated_seconds == pytest.approx(found.seconds * found.factor)
     low, high = found.interval
@@ -80,6 +101,15 @@ def test_every_figure_of_another_plan_is_scaled_alike() -> None:
     assert tokens == pytest.approx(twice.tokens_per_step)
     assert found.calibrated_bytes is None
     assert "calibrated_bytes" not in found.to_dict()
+
+
+def test_what_is_off_beyond_all_that_was_measured_is_every_plans() -> None:
+    """A machine that is twice as slow is so for other plans too."""
+    step, (_, most) = evaluate(PLAN).time.step_seconds, farthest()
+    other = PLAN.changed("train.grad_accumulation", 2)
+    at, beyond = (calibrated(other, Measured(PLAN, step * k)).factor for k in (most, 2 * most))
+    assert at == pytest.approx(most ** in_common())
+    assert beyond == pytest.approx(2 * at)
 
 
 def test_what_is_far_off_says_so() -> None:

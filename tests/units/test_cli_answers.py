@@ -21,6 +21,7 @@ from memcore.models import catalog
 from memcore.plan.keys import PINS
 from memcore.plan.link import decode, decode_measured, decode_pin
 from memcore.plan.measured import Measured
+from memcore.search.calibration import calibrated
 
 
 class Ran:
@@ -173,7 +174,8 @@ def test_a_plan_is_read_beside_a_step_that_was_measured(memplan, file):
     found = memplan("evaluate", plan, "--measured", given, "--json").json
     assert found["time"]["step_seconds"] == report.time.step_seconds  # as ever
     beside = found["calibrated"]
-    factor = 2.5 / evaluate(Plan.of(OF["fits"])).time.step_seconds
+    measured = Measured(Plan.of(OF["fits"]), 2.5)
+    factor = calibrated(Plan.of(OF["over"]), measured, report).factor
     assert beside["calibrated_seconds"] == pytest.approx(report.time.step_seconds * factor)
     assert beside["measured"] == {"seconds": 2.5, "bytes": 30 * 2**30}
     assert "Assumed" in beside["assumed"]
@@ -192,13 +194,12 @@ def test_compare_sweep_and_search_are_read_beside_it(memplan, file, tmp_path, mo
     from memcore.search import space
 
     run = Plan.of(OF["fits"])
-    factor = 2.5 / evaluate(run).time.step_seconds
+    factor = calibrated(Plan.of(OF["over"]), Measured(run, 2.5)).factor
     given = ("--measured", f"{file('fits')}=2.5")
     other = json.dumps({"train": {"framework": "deepspeed"}})
     figures = memplan("compare", file("over"), "-", *given, "--json", given=other).json["figures"]
     predicted, _ = figures["time.step_seconds"]
-    calibrated = [pytest.approx(predicted * factor), None]
-    assert figures["calibrated.calibrated_seconds"] == calibrated
+    assert figures["calibrated.calibrated_seconds"] == [pytest.approx(predicted * factor), None]
     refused = memplan("compare", "-", "-", *given, given=other)
     assert refused.status == 2
 
@@ -207,7 +208,9 @@ def test_compare_sweep_and_search_are_read_beside_it(memplan, file, tmp_path, mo
     for row in rows:
         scaled, step = row["calibrated.step_seconds"], row["time.step_seconds"]
         if row["train.framework"] == "fsdp2":
-            assert float(scaled) == pytest.approx(float(step) * factor)
+            of = {"train": {"micro_batch": int(row["train.micro_batch"])}}
+            beside = calibrated(Plan.of(of), Measured(run, 2.5))
+            assert float(scaled) == pytest.approx(beside.calibrated_seconds)
         else:
             assert (scaled, bool(step)) == ("", True)
     assert "kernels" in memplan("sweep", '{"train": {"kernels": "liger"}}', *axes, *given).err

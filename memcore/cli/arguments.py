@@ -126,7 +126,7 @@ def json_option(sub: argparse.ArgumentParser, about: str = "as JSON") -> None:
 def measured_option(sub: argparse.ArgumentParser) -> None:
     about = (
         "a step that you measured: the plan that ran, its seconds, and its allocated peak in GiB "
-        "or a memory snapshot that has it. The plan is read beside it, as predicted and scaled by "
+        "or a file that says it. The plan is read beside it, as predicted and moved towards "
         "what the measured step took; both need the same framework, kernels, attention, adapter "
         "and GPU"
     )

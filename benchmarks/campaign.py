@@ -188,14 +188,14 @@ def made(model: dict[str, Any], words: dict[str, Any], device: str) -> tuple[Any
             "attention-all": ["q_proj", "k_proj", "v_proj", "o_proj"],
             "all-linear": "all-linear",
         }[words["lora_targets"]]
-        if words["adapter"] == "lora":
-            net.enable_input_require_grads()
-        else:
+        if words["adapter"] != "lora":
             net = peft.prepare_model_for_kbit_training(
                 net,
                 use_gradient_checkpointing=words["checkpointing"] == "full",
                 gradient_checkpointing_kwargs={"use_reentrant": False},
             )
+        elif words["checkpointing"] == "full":  # as PEFT does
+            net.enable_input_require_grads()
         adapter = peft.LoraConfig(
             r=words["lora_rank"], target_modules=targets, task_type="CAUSAL_LM"
         )

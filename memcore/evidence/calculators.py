@@ -19,7 +19,6 @@ from memcore.evidence.pytorch import (
     PEAK_TOLERANCE,
     REGIMES,
     dispatched_peak,
-    undispatched,
     wider_on_a_gpu,
 )
 from memcore.plan.plan import Plan
@@ -114,7 +113,7 @@ def _worked(
         row["detail"],
         plan,
         row["tracker_bytes"],
-        memory.allocated_bytes - undispatched(plan),
+        dispatched_peak(plan),
         tuple(said),
     )
 

@@ -14,7 +14,10 @@ from memcore.models import catalog
 from memcore.models.counts import parameters
 from memcore.models.families import FAMILIES
 from memcore.plan.plan import Plan
-from memcore.step.step import workspaces
+from memcore.step.step import Instant, workspaces
+from memcore.tape.kinds import Role
+from memcore.tape.ledger import Amounts
+from memcore.training.training import Training
 
 # The reference's words for a framework, its precision and its ZeRO stage.
 REGIMES: Mapping[str, Mapping[str, Any]] = {
@@ -129,12 +132,22 @@ def _counted(model: str, family: str, theirs: int, ours: int) -> Comparison:
 
 
 def dispatched_peak(plan: Plan) -> int:
-    """The peak of forward and backward, as PyTorch's dispatcher sees it: the reference leaves out
-    the optimizer's step."""
-    moments = (m.bytes for m in memory_of(plan).timeline if m.id != "optimizer-step")
-    return max(moments) - undispatched(plan)
+    """The peak of forward and backward, as PyTorch's dispatcher sees it, which does not see what
+    the code of one CUDA kernel allocates. The reference leaves out the optimizer's step."""
+    return dispatched(training_of(plan))
 
 
-def undispatched(plan: Plan) -> int:
-    """Allocated bytes that PyTorch's dispatcher does not see."""
-    return int(workspaces(training_of(plan).amounts))
+def dispatched(found: Training) -> int:
+    """The same of what is planned."""
+    moments = (i for i in found.step.instants if i.id != "optimizer-step")
+    most = max(_dispatched(i, found.amounts) for i in moments)
+    return most - int(workspaces(found.amounts))
+
+
+def _dispatched(instant: Instant, amounts: Amounts) -> int:
+    held = amounts.held(instant.holding)
+    if not instant.window:
+        return int(held)
+    rows, alive = instant.window.rows, instant.window.alive
+    each = [0 if row.role is Role.KERNEL else amounts.bytes(row.shape, row.dtype) for row in rows]
+    return int(held + max(sum(each[i] for i in here) for here in alive))

@@ -190,6 +190,11 @@ DISTINCT = Dim(
     "DISTINCT",
     "rows of the embedding that a micro-batch reads: its tokens, at most the vocabulary",
 )
+SUMMED = Dim(
+    "SUMMED",
+    "rows of fp32 that PyTorch's kernel sums an embedding's gradient in where it sorts the tokens, "
+    "as it does with more than 3,072: each row of the table, and one for ten tokens",
+)
 CHUNK = Dim("CHUNK", "tokens whose logits exist at once in a chunked loss")
 LABELS = Dim("LABELS", "int64 elements behind the shifted labels")
 V_DIM = Dim("V_DIM", "width of one head's values; HEAD_DIM but under latent attention")
@@ -514,6 +519,7 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
             _derive_stack(stack, sizes)
     for axis in ("SEQ", "EP", "ETP", "EDP"):
         sizes.setdefault(axis, 1)
+    sizes.setdefault("SUMMED", 0)
     sizes.setdefault("IMBALANCE", 1000)
     tp = sizes["TP"]
     if "SSM_HEADS" in sizes:

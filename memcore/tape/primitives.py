@@ -18,6 +18,7 @@ from memcore.tape.dims import (
     PATCH_W,
     RANK,
     SEQ,
+    SUMMED,
     TP,
     VOCAB,
     B,
@@ -1008,8 +1009,9 @@ def embedding(
     """Table lookup. Saves the ids; backward makes a dense gradient as large as the table, or takes
     the gradient that comes as its rows (embedding_sparse_backward), or needs none.
 
-    With `tied` weights the head's gradient waits for this one, and both are added into a third.
-    `owner`: the table is counted here.
+    With `tied` weights the head's gradient waits for this one, and both are added (Tape.third).
+    `owner`: the table is counted here. The kernel of a dense gradient sums many tokens in fp32
+    first (aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu).
     """
     with t.scope(name):
         w = t.parameter("weight", (rows, width), tied=not owner, joined=tied)
@@ -1021,7 +1023,12 @@ def embedding(
 
         def backward(g: Gradients) -> Gradients:
             if table == DENSE:
-                return [t.new("weight grad", (rows, width), w.dtype)]
+                grad = t.new("weight grad", (rows, width), w.dtype)
+                if rows is VOCAB / TP and ids.shape == (B, S / CP):
+                    sums = t.new("weight grad, sums", (SUMMED, width), "fp32")
+                    sums.storage.role = Role.KERNEL
+                    t.free(sums)
+                return [grad]
             return [g[0] if table == SPARSE else None]
 
         t.finish("lookup", [w], out, [ids], backward)

@@ -198,6 +198,9 @@ class Tape:
     adapters   where there are any, every other weight is frozen
     narrow     what Transformer Engine's linear layers have in 8 bits
     table      the gradient of the token embedding (policies.EMBEDDING_GRADIENTS)
+    third      both gradients of a joined weight are added into a third tensor: autograd adds to the
+               first in place unless that is a view, as a linear layer's is
+               (torch/csrc/autograd/input_buffer.cpp: can_accumulate_inplace)
     frozen     its own weights are not trained; `frozen_tied`: nor those it shares with another;
                `reached`: a frozen embedding's result needs a gradient all the same
     """
@@ -223,6 +226,7 @@ class Tape:
         self.narrow = narrow
         self.table = "dense"
         self.unfused, self.float8, self.main_grad = False, "", "fp32"  # as in structure.Structure
+        self.third = True
         self.idle = False  # what runs here is read by nobody, and trained by nothing
         self.tied = False  # all its weights are another block's, whose gradients these are added to
         self.carried: list[Tensor] = []  # read by several blocks, with one gradient for all
@@ -299,7 +303,7 @@ class Tape:
     ) -> Tensor:
         """A weight. A `tied` one belongs to another block: it is neither counted here nor does its
         gradient reach the parameter before that block has run backward: there the parameter is
-        `joined`, and both gradients are added into a third tensor."""
+        `joined`, and both gradients are added (`third`)."""
         tied, joined = tied or self.tied, joined or self.tied
         kind = "tied" if tied else "parameter"
         held = self.frozen_tied if tied else self.frozen
@@ -808,7 +812,8 @@ class Tape:
                 if not t.needs_grad:  # a kernel made it with the others; nobody wants it
                     self._release(g.storage)
                 elif t.storage.joined:  # what stays is the head's gradient, counted there
-                    self.new("weight grad, joined", g.shape, g.dtype)
+                    if self.third:
+                        self.new("weight grad, joined", g.shape, g.dtype)
                     self._release(g.storage)
                 elif t.node is not None:
                     buffer = buffers.setdefault(t.node.order, [None] * t.node.outputs)

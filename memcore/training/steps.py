@@ -14,7 +14,7 @@ from memcore.models.stack import Layers, layers_of
 from memcore.plan.plan import Plan, Train
 from memcore.step import pipeline
 from memcore.step.step import NOTHING_HANDED, Step, interned
-from memcore.tape.dims import Number, ceil_div, derive
+from memcore.tape.dims import Number, ceil_div, derive, minimum, where
 from memcore.tape.kinds import FULL
 from memcore.tape.structure import (
     FIRST,
@@ -53,6 +53,11 @@ from memcore.words.training import (
     eight_bit,
     listed,
 )
+
+# Of what sorts the tokens of an embedding's gradient: it does not with so many, and makes a sum of
+# its own of so many rows (aten/src/ATen/native/cuda/Embedding.cu: embedding_dense_backward_cuda;
+# EmbeddingBackwardKernel.cu: NROWS_PER_THREAD, max_partial_segment).
+UNSORTED, ROWS_OF_A_SUM = 3072, 10
 
 
 def step_of(plan: Plan, stage: int = 0) -> Step:
@@ -356,5 +361,9 @@ def shared_out(sizes: dict[str, Number], plan: Plan) -> None:
     if framework.vocabulary:
         whole = framework.vocabulary * sizes["TP"]
         sizes["VOCAB"] = ceil_div(sizes["VOCAB"], whole) * whole
+    if plan.accelerator.vendor in ("nvidia", "amd"):
+        tokens = sizes["B"] * ceil_div(sizes["S"], sizes["CP"])
+        rows = tokens // ROWS_OF_A_SUM + minimum(tokens, ceil_div(sizes["VOCAB"], sizes["TP"]))
+        sizes["SUMMED"] = where(tokens > UNSORTED, rows, 0)
     derive(sizes)
     sizes |= {d.name: 0 for other in FRAMEWORKS.values() for d in other.dimensions}

@@ -10,6 +10,7 @@ from tables import each
 
 from memcore import PlanError
 from memcore.evaluate import evaluate
+from memcore.evidence.pytorch import dispatched
 from memcore.explain.book import Book
 from memcore.plan.plan import Plan
 
@@ -42,7 +43,7 @@ def test_saved_bytes_are_equal(row):
 
 @each("row", asked.rows(TABLE, "peak"))
 def test_peaks_agree(row):
-    ours = asked.peak_before_the_optimizer(asked.trained(asked.plan_of_peak(plan_of(row))))
+    ours = dispatched(asked.trained(asked.plan_of_peak(plan_of(row))))
     tolerance = PEAK_TOLERANCE
     if row["checkpointing"] != "none":
         tolerance = CHECKPOINTED_TOLERANCE

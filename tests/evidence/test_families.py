@@ -9,6 +9,7 @@ import asked
 import pytest
 from tables import each
 
+from memcore.evidence.pytorch import dispatched
 from memcore.models.families import FAMILIES
 
 TABLE = asked.table("families")
@@ -38,9 +39,7 @@ def test_saved_bytes_are_equal(row):
 
 @each("row", asked.rows(TABLE, "peak"))
 def test_peaks_agree(row):
-    ours = asked.peak_before_the_optimizer(
-        asked.trained(asked.plan_of_peak(asked.plan_of_family(TABLE, row)))
-    )
+    ours = dispatched(asked.trained(asked.plan_of_peak(asked.plan_of_family(TABLE, row))))
     held = (row["model"] in HELD, row.get("regime"), row["checkpointing"])
     cast = row["model"] in CAST and "fsdp2" in row["regime"] and row["checkpointing"] == "full"
     wide = cast or held == (True, "autocast", "full")

@@ -27,6 +27,14 @@ def test_allocated_bytes_are_those_of_tensors_and_workspaces():
     assert all(c.remark for c in found if abs(c.error) > 0.01)
 
 
+def test_an_embedding_s_gradient_has_what_its_kernel_and_autograd_need():
+    """Of 4,096 tokens the kernel sums rows in fp32; the gradient that a chunked loss made of a tied
+    head is a tensor of its own, to which autograd adds in place."""
+    for words in ("8b optimizer=sgd checkpointing=full", "3b kernels=liger"):
+        (run,) = (c for c in of("allocated") if words in c.run)
+        assert abs(run.theirs - run.ours) <= 3 * NATIVE_BLOCK, words
+
+
 def test_scores_of_sdpa_in_fp32_are_kept():
     (run,) = (c for c in of("allocated") if "precision=fp32" in c.run)
     assert abs(run.theirs - run.ours) <= MiB

@@ -11,6 +11,7 @@ from tables import each
 
 from memcore.evaluate import evaluate
 from memcore.evidence import REGIMES
+from memcore.evidence.pytorch import dispatched
 from memcore.plan.plan import Plan
 from memcore.words.training import CHECKPOINTING, CROSS_ENTROPY, KERNELS
 
@@ -35,9 +36,7 @@ def test_saved_bytes_are_equal(row):
 
 @each("row", asked.rows(TABLE, "peak"))
 def test_peaks_agree(row):
-    ours = asked.peak_before_the_optimizer(
-        asked.trained(asked.plan_of_peak(asked.plan_of(TABLE, row, WORDS)))
-    )
+    ours = dispatched(asked.trained(asked.plan_of_peak(asked.plan_of(TABLE, row, WORDS))))
     core = row["checkpointing"] == "selective"
     assert ours == pytest.approx(row["bytes"], rel=CORE_TOLERANCE if core else PEAK_TOLERANCE)
 

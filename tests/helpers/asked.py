@@ -10,8 +10,6 @@ from memcore.evidence.planned import training_of
 from memcore.evidence.pytorch import wider_on_a_gpu
 from memcore.models.families import FAMILIES, from_config
 from memcore.plan.plan import Plan
-from memcore.step.step import workspaces
-from memcore.tape.kinds import Role
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 RANKS = 4  # of the FSDP2 rows
@@ -64,22 +62,3 @@ def trained(plan):
     """A plan's training: its memory and parameters are those of the Report (held to be in
     units/search/test_levers.py), without the time and the serving that a table does not ask."""
     return training_of(plan)
-
-
-def peak_before_the_optimizer(found):
-    """The references leave the optimizer's step out. They are asked on fake tensors, by PyTorch's
-    dispatcher, which does not see what the code of one CUDA kernel allocates."""
-    moments = (i for i in found.step.instants if i.id != "optimizer-step")
-    most = max(_dispatched(i, found.amounts) for i in moments)
-    return most - workspaces(found.amounts)
-
-
-def _dispatched(instant, amounts):
-    window = instant.window
-    if not window:
-        return amounts.held(instant.holding)
-    each = [
-        0 if row.role is Role.KERNEL else amounts.bytes(row.shape, row.dtype) for row in window.rows
-    ]
-    most = max(sum(each[i] for i in alive) for alive in window.alive)
-    return amounts.held(instant.holding) + most

@@ -77,6 +77,12 @@ class Accelerator(_Described):
             "HBM"
         )
 
+    @property
+    def half_fp32(self) -> bool:
+        """Whether a multiprocessor starts twice as many lanes in a cycle as it has fp32 units."""
+        large = self.architecture == "Ampere" and self.memory_kind.startswith("HBM")
+        return large or self.architecture in ("Volta", "Turing")
+
     def runs_as(self, dtype: str) -> str:
         """The dtype whose units do a matrix product in `dtype`: its own where the chip has them."""
         names: tuple[str, ...] = (dtype, *_INSTEAD.get(dtype, _WIDENED), *self.flops)

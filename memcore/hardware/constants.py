@@ -351,6 +351,35 @@ SCAN = Constant(
     "where it has a quarter to an eighth of its FLOPs; the middle is used for every GPU and every "
     "such kernel, and no measured step was held against it",
 )  # fmt: skip
+MISALIGNED = Constant(
+    "head's products in 16 bits where the vocabulary is no multiple of 8, times as long", 3, 3,
+    "ratio", "measured",
+    "Netflix, Scaling LLM Post-Training at Netflix (2026): a vocabulary that was made longer fell "
+    "from cuBLAS back to CUTLASS, which tripled the time of the head. Nothing was fitted",
+)  # fmt: skip
+# bitsandbytes 0.50.2's kOptimizerStatic8bit2StateBlockwise of Adam in bf16, as compiled for sm_90,
+# a parameter for each thread: what it starts, how often it asks the shared memory, and how many of
+# these at random places, each of which then takes as many cycles as the fullest bank has lanes (of
+# 32 in 32 banks 3.53 on average). The shared memory serves one warp in a cycle, four are started.
+_STARTED, _SHARED, _AT_RANDOM, _FULLEST, _WARPS = 519, 75, 14, 3.53, 4
+_SLOTS = _STARTED + _WARPS * (_SHARED - _AT_RANDOM + _AT_RANDOM * _FULLEST)
+_OF_A_SLOT = 16 / 2 / _SLOTS  # FLOPs of such an update, over those of the fp32 units meanwhile
+_COUNTED = (
+    "counted in what bitsandbytes 0.50.2 is compiled to for sm_90 (cuobjdump -sass of "
+    "kOptimizerStatic8bit2StateBlockwise): 519 instructions for each parameter, and 75 for shared "
+    "memory, 14 of them at places that the moments decide, taken as random. 14 barriers in blocks "
+    "of 256 parameters keep one from hiding the other, so that they are added. Nothing was fitted: "
+    "on an H100 29 ps a parameter, four steps of our own take 33 to 41"
+)
+UPDATE_8_BIT = Constant(
+    "update of 8-bit moments, share of the fp32 units' FLOP/s", _OF_A_SLOT, _OF_A_SLOT, "ratio",
+    "assumed", _COUNTED,
+)  # fmt: skip
+UPDATE_8_BIT_HALF = Constant(
+    "update of 8-bit moments, share of the fp32 units' FLOP/s, where these are half as many",
+    2 * _OF_A_SLOT, 2 * _OF_A_SLOT, "ratio", "assumed", f"{_COUNTED}. Volta, Turing and A100 start "
+    "four warps in a cycle too, and have fp32 units for two",
+)  # fmt: skip
 POWER_EXPONENT = Constant(
     "how the clock follows the power limit", 0.05, 0.05, "exponent", "measured",
     f"16 steps of boards with less power: {FIT}",
@@ -549,6 +578,9 @@ ALL = (
     FLASH_3,
     CUDNN_ATTENTION,
     SCAN,
+    MISALIGNED,
+    UPDATE_8_BIT,
+    UPDATE_8_BIT_HALF,
     POWER_EXPONENT,
     LAUNCH,
     MOST_GPUS,

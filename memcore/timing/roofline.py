@@ -28,6 +28,7 @@ from memcore.tape.dims import (
     ROUTED,
     SEQ,
     TP,
+    VOCAB,
     B,
     Cut,
     Number,
@@ -78,6 +79,7 @@ class Work:
 DECLARED = "the operation as it is declared: its matrix products"
 ROOFLINE = "roofline: an operation takes the longer of its arithmetic and its memory traffic"
 PRODUCT, ATTENTION, EIGHT_BIT = "product", "attention", "8-bit product"
+UPDATED = "8-bit update"  # of moments (words/optimizers.py)
 HALF = "16-bit product"  # where others are in fp32
 WHOLE = "fp32 product"  # where others are in 16 bits
 INTEGER = "integer product"
@@ -256,11 +258,12 @@ class Speed:
     whole: float = 0.0  # FLOP/s of products in fp32
     integer: float = 0.0  # of products in int8
     starts: float = 1.0  # share of TILE_START that a tile takes
+    update: float = 0.0  # FLOP/s of an update of 8-bit moments
 
     def of_kernel(self, kernel: str) -> Read:
         others = {
             ATTENTION: self.attention, HALF: self.half, SCANNED: self.scan, WHOLE: self.whole,
-            INTEGER: self.integer,
+            INTEGER: self.integer, UPDATED: self.update,
         }  # fmt: skip
         return self.matmul if kernel == PRODUCT else others.get(kernel, self.eight)
 
@@ -304,6 +307,7 @@ class Speed:
             rate(reached.whole, "fp32"),
             rate(reached.eight, "int8"),
             reached.begins,
+            rate(constants.UPDATE_8_BIT_HALF if gpu.half_fp32 else constants.UPDATE_8_BIT, "fp32"),
         )
 
     def begins(self, kernel: str) -> float:
@@ -399,10 +403,11 @@ ROUTED_ROWS = (ROUTED, ARRIVED, COMPUTED)
 
 
 def product_flops(
-    work: Work, amounts: Amounts, sms: int, begins: float = 1.0
+    work: Work, amounts: Amounts, sms: int, begins: float = 1.0, unpadded: bool = False
 ) -> tuple[float, float]:
     """FLOPs of one execution, and those that it takes the time of: whole tiles, in whole waves.
-    `begins`: Speed.begins of its kernel."""
+    `begins`: Speed.begins of its kernel; `unpadded`: the vocabulary is as the model has it, where
+    servers make it longer."""
     flops = padded = 0.0  # plain loops: this is the innermost part of an evaluation
     for count, shape in work.flops:
         done = count * amounts.elements(shape)
@@ -413,8 +418,22 @@ def product_flops(
             diagonal = 1 + FLASH_TILE / amounts.elements(shape[-2:-1])
             padded += done * diagonal * flash_padding(int(amounts.elements(shape[-1:])))
         else:
-            padded += done * unfilled(work.phase == "backward", count, shape, amounts, sms, begins)
+            longer = unfilled(work.phase == "backward", count, shape, amounts, sms, begins)
+            if unpadded and shape[-1] is VOCAB / TP and _in_16_bits(work):
+                longer = longer * where(
+                    amounts.whole(amounts.elements(shape[-1:])) % ALIGNED == 0,
+                    1.0,
+                    constants.MISALIGNED.middle,
+                )
+            padded += done * longer
     return flops, padded
+
+
+ALIGNED = 8  # values of 16 bits in the 16 bytes that rows of a product's operands begin at
+
+
+def _in_16_bits(work: Work) -> bool:
+    return any(dtype in ("bf16", "fp16") for _, dtype, *_ in work.traffic)
 
 
 def unfilled(
@@ -554,7 +573,9 @@ def _costs(every: Iterable[Execution], amounts: Amounts, speed: Speed) -> list[C
 def _cost(w: Work, amounts: Amounts, speed: Speed) -> Cost:
     """FLOPs of one execution, those that it takes the time of, and its traffic."""
     begins = speed.begins(w.kernel)
-    flops, padded = product_flops(w, amounts, speed.sms, begins) if w.flops else (0.0, 0.0)
+    flops, padded = (
+        product_flops(w, amounts, speed.sms, begins, unpadded=True) if w.flops else (0.0, 0.0)
+    )
     traffic = amounts.real(amounts.total(w.moved))
     if w.attention:
         traffic += read_again(w, amounts, speed)

@@ -39,7 +39,6 @@ from memcore.timing.pieces import PIECES, STATES, moved
 from memcore.timing.roofline import (
     DECLARED,
     PHASES,
-    PRODUCT,
     ROOFLINE,
     Execution,
     Speed,
@@ -123,7 +122,10 @@ def traffic(work: Work, runs: int, amounts: Amounts, again: float = 0.0) -> Form
 # FLOPs, traffic, whose rate they are done at, and the share of the GPU that its products fill.
 Pieces = Callable[[], tuple[Formula, Formula, str, float]]
 FLASH = "FlashAttention's tiles, from the SRAM of a streaming multiprocessor: roofline.flash_tile"
-TILES = "tiles of a result and waves of them are whole: roofline.TILES"
+TILES = (
+    "tiles of a result and waves of them are whole: roofline.TILES; a head's products take longer "
+    "where the vocabulary is no multiple of 8: constants.MISALIGNED"
+)
 
 
 def operation(book: Book, o: OperationTime, base: str, field: str, pieces: Pieces) -> Explanation:
@@ -186,7 +188,7 @@ def _operation(book: Book, i: str, field: str = "seconds") -> Explanation:
     def pieces() -> tuple[Formula, Formula, str, float]:
         every = _executions(book)
         if int(i) == len(every):
-            return (*_optimizer(book), PRODUCT, 1.0)
+            return (*_optimizer(book), book.timed.optimizer.kernel, 1.0)
         return of_execution(book, every[int(i)], book.amounts)
 
     return operation(book, o, f"time.operations.{i}", field, pieces)
@@ -202,7 +204,9 @@ def _runs(book: Book, i: str) -> Explanation:
 def of_execution(book: Book, e: Execution, amounts: Amounts) -> tuple[Formula, Formula, str, float]:
     """What the time of an operation is made of."""
     speed = timed_speed(book)
-    work, padded = product_flops(e.work, amounts, speed.sms, speed.begins(e.work.kernel))
+    work, padded = product_flops(
+        e.work, amounts, speed.sms, speed.begins(e.work.kernel), unpadded=True
+    )
     return (
         flops(book, e.work, e.runs, amounts),
         traffic(e.work, e.runs, amounts, read_again(e.work, amounts, speed)),

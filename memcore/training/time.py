@@ -233,7 +233,8 @@ def _optimizer(step: Step, amounts: Amounts, speed: Speed) -> OperationTime:
     it may widen first."""
     weights, states = updated(step, amounts)
     flops, moved = update(step, float(weights), states, buffer_bytes(step, amounts))
-    return operation("optimizer step", "optimizer", flops, moved, speed, 1)
+    kernel = step.optimizer.kernel
+    return operation("optimizer step", "optimizer", flops, moved, speed, 1, kernel=kernel)
 
 
 @interval(

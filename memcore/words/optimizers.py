@@ -40,6 +40,7 @@ class Optimizer(Word):
     starts              operations that the host starts for each updated tensor; one for many takes
                         36 of them, or more where it reads fewer lists of them (PyTorch:
                         ATen/native/cuda/MultiTensorApply.cuh, depth_to_max_tensors)
+    kernel              whose rate its FLOPs are done at, where bytes alone do not bound it
     aware               it reads gradients of any dtype as they are, and keeps of an fp32 master
                         copy only the 16 bits that the weight lacks
     """
@@ -52,6 +53,7 @@ class Optimizer(Word):
     step_bytes: int = 0
     tables: tuple[str, ...] = ()
     starts: float = 1.0
+    kernel: str = "product"
     aware: bool = False
 
     @property
@@ -150,6 +152,7 @@ OPTIMIZERS = {
         _ADAM_8BIT,
         16,
         tables=("qmap1", "qmap2"),
+        kernel="8-bit update",
     ),
     "paged-adamw32bit": Optimizer(
         "AdamW, paged",
@@ -169,6 +172,7 @@ OPTIMIZERS = {
         _PAGED_ADAM_8BIT,
         16,
         tables=("qmap1", "qmap2"),
+        kernel="8-bit update",
         starts=4.0,
     ),
     "torchao-adamw8bit": Optimizer(

@@ -121,7 +121,6 @@ CASES = [
     ("wav2vec2-bert", "Wav2Vec2Bert", "ForCTC Model",
      [LETTERS | {"add_adapter": True, "use_intermediate_ffn_before_adapter": True}]),
     ("sew", "SEW", SPEECH, [{}, {"hidden_size": 512, "num_attention_heads": 8}]),
-    ("bitnet", "BitNet", CAUSAL, [{}, LITTLE | {"tie_word_embeddings": True}]),
     ("diffllama", "DiffLlama", CAUSAL + " ForSequenceClassification ForTokenClassification "
      "ForQuestionAnswering", [{}, LITTLE | {"attention_bias": True}]),
     ("mellum", "Mellum", CAUSAL,

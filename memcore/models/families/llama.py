@@ -133,7 +133,11 @@ def scaled(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return scale(t, x, "residual, scaled") if s.traits.residual_scaled else x
 
 
-def attention(t: Tape, s: Structure, x: Tensor, kind: str, out_name: str = "o_proj") -> Tensor:
+def attention(
+    t: Tape, s: Structure, x: Tensor, kind: str, out_name: str = "o_proj", out_norm: str = ""
+) -> Tensor:
+    """From a layer's norm to what is added to the residual. `out_norm`: of the norm of what heads
+    give, where there is one."""
     late = s.traits.norm_after_rotary
     normed = s.traits.query_norm and not late
     with t.scope("self_attn", Part.ATTENTION):
@@ -154,6 +158,7 @@ def attention(t: Tape, s: Structure, x: Tensor, kind: str, out_name: str = "o_pr
             scales = t.new("temperature", (1, 1, S / CP, 1), q.dtype)
             q = multiply(t, q, scales, "q, tuned")
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
+        out = rms_norm(t, out, out_norm, Q / TP) if out_norm else out
         return linear(t, out_name, out, Q / TP, D, s.traits.out_bias)
 
 

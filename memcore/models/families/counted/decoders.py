@@ -79,14 +79,6 @@ class Sizes:
         return found
 
 
-def _bitnet(k: Keys) -> int:
-    """Norms before what leads out of attention, and out of the MLP."""
-    s = Sizes(k, 2560, 30, 20, 5, 128_256)
-    inner = k.count("intermediate_size", 6912)
-    layer = s.attends(k.flag("attention_bias", False)) + s.gated(inner) + 3 * s.width + inner
-    return s.layers * layer + s.ends(k)
-
-
 def _diffllama(k: Keys) -> int:
     """Attention that takes one map from another, by a share that is learned."""
     s = Sizes(k, 2048, 16, 32, None, 32_000)
@@ -482,7 +474,6 @@ def _decoder(
 
 
 COUNTED: dict[str, Family] = {
-    "bitnet": _decoder(_bitnet, "BitNet"),
     "diffllama": counted(
         _diffllama,
         {**decoder_classes("DiffLlama"), "DiffLlamaForTokenClassification": LABELLED,

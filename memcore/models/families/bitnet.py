@@ -1,0 +1,52 @@
+"""BitNet b1.58: Llama's layers with a norm before each product that leads back to the residual."""
+
+from __future__ import annotations
+
+from memcore.layers.ops import activation, rms_norm
+from memcore.models.config import Keys
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.llama import attention, embed, head, llama_like
+from memcore.models.model import Model
+from memcore.tape.dims import TP, D, F
+from memcore.tape.primitives import add, linear, multiply
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "bitnet",
+        hidden=2560,
+        intermediate=6912,
+        layers=30,
+        heads=20,
+        kv_heads=5,
+        vocab=128_256,
+        activation="relu2",
+        attention_bias=k.flag("attention_bias", False),
+    )
+    if model.heads * model.head_dim != model.hidden_size:
+        k.fail("head_dim", "its norm of all heads is as wide as the hidden size; so must they be")
+    return model
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = rms_norm(t, x, "input_layernorm")
+    x = add(t, x, attention(t, s, h, kind, out_norm="attn_sub_norm"), "residual")
+    return add(t, x, _mlp(t, s, rms_norm(t, x, "post_attention_layernorm")), "residual")
+
+
+def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    with t.scope("mlp"):
+        gate = activation(t, linear(t, "gate_proj", x, D, F / TP, bias=False), s.traits.activation)
+        product = multiply(t, gate, linear(t, "up_proj", x, D, F / TP, bias=False), "gate x up")
+        h = rms_norm(t, product, "ffn_sub_norm", F / TP)
+        return linear(t, "down_proj", h, F / TP, D, bias=False)
+
+
+FAMILY = Family(
+    _config, embed, _layer, head, kernels=HF_ONLY,
+    classes=decoder_classes("BitNet", classifier=False),
+)  # fmt: skip

@@ -125,16 +125,23 @@ def rms_norm(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
 
 
 def rms_norm_fp32_weight(
-    t: Tape, x: Tensor, name: str, width: Factor = D, widened: bool = False, powered: bool = False
+    t: Tape,
+    x: Tensor,
+    name: str,
+    width: Factor = D,
+    widened: bool = False,
+    powered: bool = False,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """OLMo 2's RMSNorm: the weight multiplies in fp32, the product is cast back. `widened`: a copy
-    of the weight in fp32 is what multiplies, and is kept. `powered`: as in _normalised."""
+    of the weight in fp32 is what multiplies, and is kept. `powered`: as in _normalised. `weight`:
+    that of other norms too."""
     with t.scope(name):
         if t.kernels == "megatron":
             return fused.norm(t, x, width, mean=False)
         if t.kernels == "liger":
             return fused.rms_norm(t, x, width, in_place=False)
-        w = t.parameter("weight", (width,))
+        w = weight or t.parameter("weight", (width,))
         w = cast(t, w, "fp32", "weight (fp32)") if widened else w
         normal = _normalised(t, x, powered)
         return cast(t, multiply(t, normal, w, "weighted"), x.dtype, "cast")

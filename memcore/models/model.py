@@ -273,6 +273,7 @@ class Model:
     window             tokens that a sliding layer sees, or of a chunk; 0: it has none
     embedding_size     width of the token embedding, where it differs from the hidden size
     layer_embedding    width of a token's embedding for each layer; 0: it has none
+    layer_rows         tokens that have one, where not all of the vocabulary do
     position_rows      rows of a learned position table
     kinds              one word per layer, if they differ; see FULL, SLIDING, FULL_NOPE, dense
     widths             of MLPs, of a model whose layers have several (kinds.wide)
@@ -283,6 +284,7 @@ class Model:
     kv_rank            width that keys and values are compressed to; 0: they are not
     entries            of attention to compressed tokens
     streams            of the residual, which hyper-connections mix; 0: one, and nothing is mixed
+    low_rank           width of a part of low rank beside attention; 0: there is none
     experts            routed experts of a layer; 0: it has none
     top_k              experts that each token is sent to
     expert_size        intermediate size of one expert
@@ -325,6 +327,7 @@ class Model:
     window: int = 0
     embedding_size: int = 0
     layer_embedding: int = 0
+    layer_rows: int = 0
     position_rows: int = 0
     kinds: tuple[str, ...] = ()
     widths: tuple[int, ...] = ()
@@ -335,6 +338,7 @@ class Model:
     indexer: Indexer | None = None
     entries: Entries | None = None
     streams: int = 0
+    low_rank: int = 0
     experts: int = 0
     top_k: int = 0
     expert_size: int = 0
@@ -391,6 +395,7 @@ class Model:
             "LAYERS": self.layers,
             "PER_LAYER": self.layer_embedding,
             "PER_LAYERS": self.layers * self.layer_embedding,
+            "PER_LAYER_ROWS": self.layer_rows or self.vocab_size,
             "POSITIONS": self.position_rows,
             "CONTEXT": self.max_positions,
             "Q_RANK": self.query_rank,
@@ -398,6 +403,7 @@ class Model:
             **(self.indexer or NO_INDEXER).sizes,
             **(self.entries.sizes if self.entries else {}),
             **({"STREAMS": self.streams} if self.streams else {}),
+            **({"LOW_RANK": self.low_rank} if self.low_rank else {}),
             "EXPERTS": self.experts,
             "TOP_K": self.top_k,
             "EXPERT_F": self.expert_size,

@@ -20,7 +20,7 @@ from memcore.models.stack import Layers
 from memcore.step.chart import Chart
 from memcore.step.states import BlockStates, block_states, lookup_tables
 from memcore.tape.dims import CUBLAS, EP, HALF_ROTARY, Cut, Flat, Number, Shape
-from memcore.tape.kinds import Role
+from memcore.tape.kinds import Role, is_stored
 from memcore.tape.ledger import (
     AUTOGRAD,
     BACKWARD,
@@ -36,6 +36,7 @@ from memcore.tape.ledger import (
     checkpoint,
     gradients,
     held,
+    history,
     leaves,
     outputs,
     pinned,
@@ -336,8 +337,8 @@ class Step:
             s.kind == "shared" and s.made_by for s in embed.storages
         )
         if read and self.recompute(self.running.kind(0)):
-            out = {s.name for s in embed.storages if s.stands and s.kind != "shared"}
-            left = Group.of(row for row in left.rows if row.name not in out)
+            out = embed.handed_on
+            left = Group.of(row for row in left.rows if not out or row.name != out.name)
         return self.at_first((left, 1))
 
     def at_last(self, *alive: tuple[Group, Number]) -> Alive:
@@ -579,7 +580,8 @@ def _place(step: Step, i: int) -> str:
 def left_until_end(step: Step) -> Alive:
     """What the main layers leave until all of backward is over."""
     left = [(leaves(tape), 1) for tape in _of_layers(step, (MAIN,)) if leaves(tape).rows]
-    return [*left, *_pinned(step, step.layers.counts)]
+    counts = step.layers.counts
+    return [*left, *_pinned(step, counts), *_remembered(step, counts)]
 
 
 def _pinned(step: Step, counts: list[int]) -> Alive:
@@ -589,6 +591,15 @@ def _pinned(step: Step, counts: list[int]) -> Alive:
     return [(group, n) for group, n in found if group.rows]
 
 
+def _remembered(step: Step, counts: list[int]) -> Alive:
+    """What so many layers of each kind left when they ran again and made others' keys anew."""
+    return [
+        (history(step.blocks.layers[k]), n)
+        for k, n in enumerate(counts)
+        if n and step.recompute(k) and is_stored(step.blocks.kinds[k].attention)
+    ]
+
+
 def crossing(step: Step, i: int) -> Alive:
     """While layer `i` runs backward: what graphs of layers behind it still refer to; of a tower's,
     the gradient of what the model ran before the tower, which waits for the embedding's
@@ -596,8 +607,9 @@ def crossing(step: Step, i: int) -> Alive:
     blocks, place = step.blocks, _place(step, i)
     if place == MAIN:
         over, kind = step.running.after(i), step.running.kind(i)
+        remembered = _remembered(step, over)
         over[kind] += bool(step.recompute(kind))  # its first graph, beside that of its second run
-        left = _pinned(step, over)
+        left = _pinned(step, over) + remembered
     else:
         left = left_until_end(step)
     if place not in (TOWER, IDLE):

@@ -146,6 +146,7 @@ HEAD_DIM = Dim("HEAD_DIM", "width of one head")
 VOCAB = Dim("VOCAB", "tokens of the vocabulary")
 LAYERS = Dim("LAYERS", "layers of the model")
 PER_LAYER = Dim("PER_LAYER", "width of the embedding that a token has for each layer")
+PER_LAYER_ROWS = Dim("PER_LAYER_ROWS", "tokens that have an embedding for each layer")
 PER_LAYERS = Dim("PER_LAYERS", "LAYERS x PER_LAYER: such embeddings of all layers side by side")
 POSITIONS = Dim("POSITIONS", "rows of a learned position table")
 CONTEXT = Dim(
@@ -230,6 +231,8 @@ INDEX_COPIES = Dim(
 STREAMS = Dim("STREAMS", "residual streams of a token, which hyper-connections mix")
 STREAMED = Dim("STREAMED", "STREAMS x D: all streams of a token side by side")
 MIXES = Dim("MIXES", "(2 + STREAMS) x STREAMS: weights that a token's streams are mixed with")
+STREAM_PAIRS = Dim("STREAM_PAIRS", "STREAMS x STREAMS: of each stream what each is made from")
+LOW_RANK = Dim("LOW_RANK", "width between the two products of a part of low rank")
 MIX_KINDS = Dim("MIX_KINDS", "3: kinds of these weights, each with a factor")
 # Entries in a cache that stand for several tokens each: of few tokens, of which an indexer chooses,
 # and of many, of which all are read.
@@ -533,6 +536,7 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
         streams = sizes["STREAMS"]
         sizes["STREAMED"] = streams * sizes["D"]
         sizes["MIXES"] = (2 + streams) * streams
+        sizes["STREAM_PAIRS"] = streams * streams
         sizes["MIX_KINDS"] = 3
     sizes["FUSED"] = 2 * sizes["F"]
     # Heads are cut whole: with fewer KV heads than ranks, each rank has one.

@@ -136,7 +136,7 @@ def stored(kind: str) -> str:
 
 
 def is_stored(kind: str) -> bool:
-    return kind.endswith("-stored")
+    return "-stored" in kind
 
 
 def reused(kind: str) -> str:
@@ -145,7 +145,7 @@ def reused(kind: str) -> str:
 
 
 def is_reused(kind: str) -> bool:
-    return kind.endswith("-reused")
+    return "-reused" in kind
 
 
 def tied(kind: str) -> str:
@@ -174,6 +174,15 @@ def wide(kind: str, i: int) -> str:
 def width_of(kind: str) -> str:
     """What the width of such a layer's MLP is called, 'wide0', ...; '' for any other layer."""
     return f"wide{kind.rpartition('-wide')[2]}" if "-wide" in kind else ""
+
+
+def thinned(kind: str) -> str:
+    """The kind of a layer like it whose MLP reads only the largest of its gates."""
+    return f"{kind}-thinned"
+
+
+def is_thinned(kind: str) -> bool:
+    return "-thinned" in kind
 
 
 def dense(kind: str) -> str:

@@ -475,6 +475,15 @@ def leaves(tape: Tape) -> Group:
 
 
 @kept
+def history(tape: Tape) -> Group:
+    """What a layer that ran again saved on the way to what others read of it: who called it has
+    that with its graph, until all of backward is over."""
+    return Group.of(
+        _template(s, RECOMPUTE, recomputed=True) for s in tape.history if s.kind in SAVED_KINDS
+    )
+
+
+@kept
 def checkpoint(tape: Tape, recompute: str) -> Group:
     """What a layer keeps that is run again: its input, and the products that its policy keeps."""
     kept = kept_products(tape) if recompute == OPERATIONS else []

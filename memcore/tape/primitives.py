@@ -130,22 +130,25 @@ def linear(
 Reused = Callable[[Tensor], Tensor]
 
 
-def reused_linear(t: Tape, name: str, width: Factor, into: Factor) -> Reused:
-    """x @ W + b, of one W and b for all that it is called with, whose gradients are summed before
+def of_every_use(t: Tape, w: Tensor) -> Tensor:
+    """A weight that is used more than once, whose gradients are summed before it has one."""
+    out = Tensor(w.storage, w.shape, w.dtype, False)
+    t.finish("of every use", [w], out, [], lambda g: [g[0]])
+    return out
+
+
+def reused_linear(t: Tape, name: str, width: Factor, into: Factor, bias: bool = True) -> Reused:
+    """x @ W (+ b), of one W and b for all that it is called with, whose gradients are summed before
     either has one. Saves x."""
-
-    def used(name: str, *shape: Factor) -> Tensor:
-        w = _weight(t, t.parameter(name, shape))
-        out = Tensor(w.storage, shape, w.dtype, False)
-        t.finish("of every use", [w], out, [], lambda g: [g[0]])
-        return out
-
     with t.scope(name):
-        weight, bias = used("weight", into, width), used("bias", into)
+        shapes = {"weight": (into, width), **({"bias": (into,)} if bias else {})}
+        weight, *biases = (
+            of_every_use(t, _weight(t, t.parameter(n, shape))) for n, shape in shapes.items()
+        )
 
     def run(x: Tensor) -> Tensor:
         with t.scope(name):
-            return _product(t, _matrix_input(t, x), weight, [bias], width, into)
+            return _product(t, _matrix_input(t, x), weight, biases, width, into)
 
     return run
 
@@ -658,6 +661,14 @@ def add(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
         return grads
 
     t.finish(name, [a, b], out, [], backward)
+    return out
+
+
+def added(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
+    """a += b, which have one shape. Saves nothing."""
+    t.start(name, a, b)
+    out = Tensor(a.storage, a.shape, a.dtype, False)
+    t.finish(name, [a, b], out, [], lambda g: [g[0], g[0]])
     return out
 
 

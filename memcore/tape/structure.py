@@ -174,6 +174,7 @@ class Traits:
 
     positions       how they are known, where a family has several ways (families.bart)
     streams         the residual is several streams, mixed by hyper-connections
+    projected_streams   of them, those that are projections of the first
     balanced        rounds of rescaling the weights that mix them, each with tensors of its own
     draft           what a draft has besides its layers (families.drafts)
     """
@@ -241,5 +242,6 @@ class Traits:
     experts_latent: bool = False
     convolution_bias: bool = False
     streams: bool = False
+    projected_streams: int = 0
     balanced: int = 0
     draft: tuple[str, ...] = ()

@@ -187,6 +187,19 @@ class Send:
     beside: tuple[Product, ...] = ()
 
 
+def _saved_before(outs: Sequence[Tensor]) -> list[Storage]:
+    """What the operations saved that led to these."""
+    found: dict[Storage, None] = {}
+    nodes, seen = [out.node for out in outs], set[int]()
+    while nodes:
+        node = nodes.pop()
+        if node and node.order not in seen:
+            seen.add(node.order)
+            found.update(dict.fromkeys(node.saved))
+            nodes += [x.node for x in node.inputs]
+    return list(found)
+
+
 @counted_apart
 class Tape:
     """Records one block (an embedding, a layer, a head): forward first, then `backward`.
@@ -232,6 +245,8 @@ class Tape:
         self.carried: list[Tensor] = []  # read by several blocks, with one gradient for all
         self.frozen = self.frozen_tied = self.reached = False
         self.keeps = False  # who called the model keeps what it returns through backward
+        self.handed_on: Storage | None = None  # what the next block begins with
+        self.history: list[Storage] = []  # what operations saved that led to its other results
         self.results: list[Storage] = []  # of that, all but the loss
         self.whole: dict[int, Tensor] = {}  # by id: tensors gathered from all ranks' tokens
         self.sent_whole: dict[int, int] = {}  # by id: the place in `sends` of that
@@ -649,6 +664,7 @@ class Tape:
 
         The first result is the next block's input; further ones are read by several.
         """
+        self.handed_on, self.history = outs[0].storage, _saved_before(outs[1:])
         for out in outs:
             out.storage.stands = True
         for out in outs[1:]:

@@ -28,6 +28,7 @@ from memcore.tape.kinds import Part, Role
 from memcore.tape.primitives import (
     Reused,
     add,
+    added,
     cast,
     contiguous,
     dropout,
@@ -147,7 +148,7 @@ def _of_distances(
         terms.append(_divided(t, _gathered(t, every, where, SCORES, name)))
         if len(terms) == 1:
             terms[0] = shift(t, terms[0], "nought and the first term")
-    return _added(t, *terms)
+    return added(t, *terms, name="both terms")
 
 
 def _gathered(t: Tape, x: Tensor, index: Tensor, shape: Shape, name: str) -> Tensor:
@@ -155,14 +156,6 @@ def _gathered(t: Tape, x: Tensor, index: Tensor, shape: Shape, name: str) -> Ten
     t.start(f"{name}, gathered", x, index)
     out = t.new(f"{name}, gathered", shape, x.dtype)
     t.finish(f"{name}, gathered", [x], out, [x, index], lambda g: [scattered(t, x, name)])
-    return out
-
-
-def _added(t: Tape, a: Tensor, b: Tensor) -> Tensor:
-    """a += b."""
-    t.start("both terms", a, b)
-    out = Tensor(a.storage, a.shape, a.dtype, False)
-    t.finish("both terms", [a, b], out, [], lambda g: [g[0], g[0]])
     return out
 
 

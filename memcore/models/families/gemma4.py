@@ -37,6 +37,7 @@ from memcore.tape.dims import (
     KV_HEADS,
     LAYERS,
     PER_LAYER,
+    PER_LAYER_ROWS,
     PER_LAYERS,
     TOP_K,
     TP,
@@ -132,19 +133,24 @@ def _small(k: Keys, model: Model) -> Model:
     if rows != model.vocab_size:
         message = f"{rows:,} rows are not those of the vocabulary, {model.vocab_size:,}"
         k.fail("vocab_size_per_layer_input", message)
-    own = model.kinds[: model.layers - last]
-    kinds = [reused(kind) for kind in model.kinds[len(own) :]]
-    if last and not set(model.kinds) <= set(own):
-        k.fail("num_kv_shared_layers", "leaves no layer of each kind that has keys of its own")
-    makers = {len(own) - 1 - own[::-1].index(kind) for kind in set(own)} if last else set()
-    before = [stored(kind) if i in makers else kind for i, kind in enumerate(own)]
     return replace(
         model,
         family="gemma4_small_text",
-        kinds=(*before, *kinds),
+        kinds=sharing(k, model.kinds, last),
         traits=replace(model.traits, doubled_mlp=doubled),
         notes=(*model.notes, READS) if last else model.notes,
     )
+
+
+def sharing(k: Keys, kinds: tuple[str, ...], last: int) -> tuple[str, ...]:
+    """Kinds of layers of which the last few read the keys and values that the last layer of their
+    kind before these made."""
+    own = kinds[: len(kinds) - last]
+    if last and not set(kinds) <= set(own):
+        k.fail("num_kv_shared_layers", "leaves no layer of each kind that has keys of its own")
+    makers = {len(own) - 1 - own[::-1].index(kind) for kind in set(own)} if last else set()
+    before = [stored(kind) if i in makers else kind for i, kind in enumerate(own)]
+    return (*before, *map(reused, kinds[len(own) :]))
 
 
 READS = "Layers that share keys and values are cached once, and in the time of a server read once."
@@ -173,23 +179,26 @@ def _of_full_layers(k: Keys, kinds: tuple[str, ...], alike: bool, kv_heads: int)
     return found
 
 
-def _norm(t: Tape, x: Tensor, name: str, width: Factor = D) -> Tensor:
-    return rms_norm_fp32_weight(t, x, name, width, widened=True, powered=True)
+def powered_norm(
+    t: Tape, x: Tensor, name: str, width: Factor = D, weight: Tensor | None = None
+) -> Tensor:
+    """As ops.rms_norm_fp32_weight."""
+    return rms_norm_fp32_weight(t, x, name, width, True, True, weight)
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Sequence[Tensor]:
     """The residual stream, and what layers behind this one read of it."""
-    h, *shared = _attention(t, s, _norm(t, x, "input_layernorm"), kind)
-    x = add(t, x, _norm(t, h, "post_attention_layernorm"), "residual")
+    h, *shared = attention(t, s, powered_norm(t, x, "input_layernorm"), kind)
+    x = add(t, x, powered_norm(t, h, "post_attention_layernorm"), "residual")
     wide = FUSED if s.traits.doubled_mlp and is_reused(kind) else F
-    h = gated_mlp(t, s, _norm(t, x, "pre_feedforward_layernorm"), wide / TP)
+    h = gated_mlp(t, s, powered_norm(t, x, "pre_feedforward_layernorm"), wide / TP)
     if s.traits.experts_beside:
-        h = _norm(t, h, "post_feedforward_layernorm_1")
+        h = powered_norm(t, h, "post_feedforward_layernorm_1")
         weights, index = _router(t, x)
-        rows = _norm(t, x, "pre_feedforward_layernorm_2")
+        rows = powered_norm(t, x, "pre_feedforward_layernorm_2")
         routed = routed_experts(t, s, rows, weights, index)
-        h = add(t, h, _norm(t, routed, "post_feedforward_layernorm_2"), "MLP and experts")
-    x = add(t, x, _norm(t, h, "post_feedforward_layernorm"), "residual")
+        h = add(t, h, powered_norm(t, routed, "post_feedforward_layernorm_2"), "MLP and experts")
+    x = add(t, x, powered_norm(t, h, "post_feedforward_layernorm"), "residual")
     return x, *shared
 
 
@@ -202,25 +211,34 @@ def _small_embed(t: Tape, s: Structure) -> Sequence[Tensor]:
     ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
     table = embedding(t, "embed_tokens", ids, VOCAB / TP, D, s.traits.tied_embeddings)
     x = scale(t, wanted(t, table), "scaled")
-    each = embedding(t, "embed_tokens_per_layer", ids, VOCAB, PER_LAYERS, tied=False)
+    return x, per_layer_inputs(t, x, ids)
+
+
+def per_layer_inputs(t: Tape, x: Tensor, ids: Tensor) -> Tensor:
+    """What each layer reads of every token: embeddings of `ids`, and projections of x."""
+    each = embedding(t, "embed_tokens_per_layer", ids, PER_LAYER_ROWS, PER_LAYERS, tied=False)
     each = heads_first(t, scale(t, each, "per layer, scaled"), OF_LAYERS, copies_grad=False)
     h = linear(t, "per_layer_model_projection", x, D, PER_LAYERS, bias=False)
     h = heads_first(t, scale(t, h, "projection, scaled"), OF_LAYERS, copies_grad=False)
-    h = _norm(t, h, "per_layer_projection_norm", PER_LAYER)
+    h = powered_norm(t, h, "per_layer_projection_norm", PER_LAYER)
     both = scale(t, add(t, h, each, "per layer"), "per layer inputs")
     both.storage.own_name = INPUTS
-    return x, both
+    return both
 
 
 def _small_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor | Sequence[Tensor]:
     x, *shared = _layer(t, s, x, kind)
+    return (_scaled_in_place(t, add(t, x, of_layer(t, s, x), "residual")), *shared)
+
+
+def of_layer(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """What the embeddings of a layer make of x."""
     inputs = t.carry(INPUTS, OF_LAYERS, t.parameter_dtype)
     (own,) = split(t, inputs, [(*TOKENS, PER_LAYER)], sliced=True)
     h = linear(t, "per_layer_input_gate", x, D, PER_LAYER, bias=False)
     h = multiply(t, activation(t, h, s.traits.activation), own, "gate x per layer input")
     h = linear(t, "per_layer_projection", h, PER_LAYER, D, bias=False)
-    x = add(t, x, _norm(t, h, "post_per_layer_input_norm"), "residual")
-    return (_scaled_in_place(t, x), *shared)
+    return powered_norm(t, h, "post_per_layer_input_norm")
 
 
 INPUTS, SHARED_KEYS, SHARED_VALUES = "per layer inputs", "shared keys", "shared values"
@@ -239,7 +257,7 @@ def _scaled_in_place(t: Tape, x: Tensor) -> Tensor:
     return out
 
 
-def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Sequence[Tensor]:
+def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Sequence[Tensor]:
     """Values of layers that see all tokens may be their keys, normed but not turned. With what it
     is made of where other layers read it."""
     bias, own = s.traits.attention_bias, slides(kind)
@@ -248,7 +266,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Sequence[Tensor]:
         tables = rotary_tables(t, " (sliding)" if own else " (full)")
         q = linear(t, "q_proj", x, D, Q / TP, bias)
         q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
-        q = rotate(t, _norm(t, q, "q_norm", HEAD_DIM), *tables, HALF_ROTARY, "q_rotary")
+        q = rotate(t, powered_norm(t, q, "q_norm", HEAD_DIM), *tables, HALF_ROTARY, "q_rotary")
         q = heads_first(t, q, QUERIES, copies_grad=False)
         if is_reused(kind):
             k, v = (t.carry(n, KEYS, t.parameter_dtype) for n in (SHARED_KEYS, SHARED_VALUES))
@@ -256,7 +274,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Sequence[Tensor]:
         k = v = heads_first(t, linear(t, "k_proj", x, D, KV / TP, bias), few, copies_grad=False)
         if own or not s.traits.keys_as_values:
             v = heads_first(t, linear(t, "v_proj", x, D, KV / TP, bias), few, copies_grad=False)
-        k = rotate(t, _norm(t, k, "k_norm", HEAD_DIM), *tables, HALF_ROTARY, "k_rotary")
+        k = rotate(t, powered_norm(t, k, "k_norm", HEAD_DIM), *tables, HALF_ROTARY, "k_rotary")
         k = heads_first(t, k, KEYS, copies_grad=False)
         v = heads_first(t, l2_norm(t, v, "v_norm", powered=True), KEYS, copies_grad=False)
         if not is_stored(kind):
@@ -284,7 +302,7 @@ def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
         return multiply(t, weights, factors, "weights, scaled"), index
 
 
-_head = head_behind(_norm)
+_head = head_behind(powered_norm)
 FAMILY = Family(
     _config, embed, _one_result, _head, kernels=HF_ONLY,
     classes={"Gemma4ForCausalLM": CAUSAL, "Gemma4TextModel": EMBEDDING},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.counted.family import counted, counts
+from memcore.models.families.counted.family import counted
 from memcore.models.families.family import Family, decoder_classes, labels
 from memcore.models.sizes import attention, encoder_layer, linear, mlp, norm
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, LABELLED, SPANS
@@ -281,41 +281,6 @@ def _neox_japanese(k: Keys) -> int:
     return found + (0 if tied else vocab * width)
 
 
-def _gemma3n(k: Keys) -> int:
-    """Gemma 3n's text: four streams, of which one is computed; a low-rank part beside attention;
-    an embedding for each layer."""
-    s = Sizes(k, 2048, 35, 8, 2, 262_400, 256)
-    inner = k.config.get("intermediate_size", 16_384)
-    widths = (
-        counts(k, "intermediate_size", ())
-        if isinstance(inner, list)
-        else [k.count("intermediate_size", 16_384)] * s.layers
-    )
-    if len(widths) < s.layers:
-        k.fail("intermediate_size", "must have a number for each layer")
-        widths = [1] * s.layers
-    streams, low = k.count("altup_num_inputs", 4), k.count("laurel_rank", 64)
-    own, rows = (
-        k.count("hidden_size_per_layer_input", 256),
-        k.count("vocab_size_per_layer_input", 262_144),
-    )
-    scaled = s.width if k.flag("altup_correct_scale", True) else 0
-    layer = (
-        s.attends(k.flag("attention_bias", False)) + 2 * s.dim
-        + 4 * s.width
-        + scaled + streams**2 + streams**3 + streams * s.width + s.width
-        + 2 * s.width * low + s.width
-        + 2 * s.width * own + s.width
-    )  # fmt: skip
-    found = s.layers * layer + sum(3 * s.width * wide for wide in widths[: s.layers])
-    found += rows * s.layers * own + s.width * s.layers * own + own
-    found += 2 * (streams - 1) * s.width**2
-    shared = k.count_or_zero("num_kv_shared_layers", 15)
-    # The last layers read keys and values of an earlier one.
-    of_keys = 2 * linear(s.width, s.kv * s.dim, k.flag("attention_bias", False)) + s.dim
-    return found - min(shared, s.layers) * of_keys + s.ends(k, True)
-
-
 def _zamba2(k: Keys) -> int:
     """Mamba-2, and every few layers one of few attention layers that all of these share, each with
     a part of its own."""
@@ -494,9 +459,6 @@ COUNTED: dict[str, Family] = {
     "olmo_hybrid": _decoder(_olmo_hybrid, "OlmoHybrid"),
     "recurrent_gemma": _decoder(_recurrent_gemma, "RecurrentGemma"),
     "gpt_neox_japanese": _decoder(_neox_japanese, "GPTNeoXJapanese"),
-    "gemma3n_text": counted(
-        _gemma3n, {"Gemma3nForCausalLM": CAUSAL, "Gemma3nTextModel": EMBEDDING}, decoder=True
-    ),
     "zamba2": _decoder(_zamba2, "Zamba2", classifier=True),
     "openai-gpt": counted(
         _openai,

@@ -38,6 +38,16 @@ def columns() -> list[Column]:
     ]
 
 
+def side_by_side() -> Callable[[], tables.Rows]:
+    """What makes one table of the page, for a file; also when no page is drawn. Of one plan alone
+    there is none."""
+    found = columns() if state.pins() else []
+    if len(found) < 2:
+        return list
+    books = [state.book_of(c.plan) for c in found]
+    return lambda: tables.side_by_side(found, books)
+
+
 def _report(plan: Plan) -> Any:
     return state.report() if plan == state.plan() else state.report_of(plan)
 

@@ -4,7 +4,7 @@ network, and every figure in it is one of the engine's."""
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 
 from app import bar, palette
@@ -25,6 +25,7 @@ from memcore.units import (
     gib_text,
     money_text,
     relative_text,
+    rent_text,
     seconds_text,
 )
 from memcore.version import version
@@ -35,8 +36,9 @@ LOOK = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem;
        color: #1a1a1a; background: #fff; }
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.05rem; margin: 1.3rem 0 .3rem; }
-table { border-collapse: collapse; width: 100%; } td { padding: .15rem .6rem .15rem 0;
-        border-bottom: 1px solid #e3e5e8; vertical-align: top; } td:first-child { width: 45%; }
+table { border-collapse: collapse; width: 100%; } th { text-align: left; }
+td, th { padding: .15rem .6rem .15rem 0; border-bottom: 1px solid #e3e5e8; vertical-align: top; }
+td:first-child:nth-last-child(2) { width: 45%; }
 .verdict { font-weight: 600; margin: .6rem 0; }
 .fits { color: #0a6b3d; } .tight { color: #8a5200; } .over { color: #b3261e; }
 .small-bar { position: relative; display: flex; height: 1.4rem; background: #e6e8eb;
@@ -60,9 +62,11 @@ def page(
     link: str,
     calibrated: Calibrated | None = None,
     about: str = "",
+    beside: Sequence[Mapping[str, object]] = (),
 ) -> str:
     """The report as one HTML file, `about` one of the words above or '' for all that the plan has.
-    `link` opens the plan again; `calibrated`: its step beside a measured one."""
+    `link` opens the plan again; `calibrated`: its step beside a measured one; `beside`: a row for
+    each field and figure in which it and other plans differ, a column for each plan."""
     title = title_of_plan(plan)
     parts = [f"<h1>{_safe(title)}</h1>"]
     if report.together and about in (TOGETHER, ""):
@@ -75,11 +79,12 @@ def page(
     if trains and report.memory:
         parts.append(_table("Memory of a GPU", _memory(report.memory)))
     if trains and report.time:
-        beside = _calibrated(calibrated) if calibrated else []
-        parts.append(_table("Time of a step", [*_time(report.time, report.if_it_fitted), *beside]))
+        again = _calibrated(calibrated) if calibrated else []
+        parts.append(_table("Time of a step", [*_time(report.time, report.if_it_fitted), *again]))
     serves = report.serve and not (trains and about and report.memory)
     if serves and report.serve:
         parts += _serve(plan, report.serve)
+    parts += _beside(beside)
     changed = differences(Plan(), plan).items()
     settings = [(title_of(path), setting(plan, path, value)) for path, value in changed]
     parts.append(_table("Settings that are not the default", settings or [("none", "")]))
@@ -108,6 +113,17 @@ def _safe(text: str) -> str:
 def _table(title: str, lines: Iterable[Line]) -> str:
     rows = "".join(f"<tr><td>{_safe(a)}</td><td>{_safe(b)}</td></tr>" for a, b in lines)
     return f"<h2>{_safe(title)}</h2><table>{rows}</table>"
+
+
+def _beside(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    if not rows:
+        return []
+    head = "".join(f"<th>{_safe(name)}</th>" for name in rows[0])
+    lines = "".join(
+        f"<tr>{''.join(f'<td>{_safe(str(cell))}</td>' for cell in row.values())}</tr>"
+        for row in rows
+    )
+    return [f"<h2>Plans side by side</h2><table><tr>{head}</tr>{lines}</table>"]
 
 
 def _bar(drawn: bar.Bar) -> str:
@@ -194,7 +210,12 @@ def _serve(plan: Plan, s: Serve) -> list[str]:
     word = "fits" if s.fits else "over"
     said = f"Serving {plan.serve.concurrency:,} sequences at once {VERDICTS[word]}."
     gpus = f"{s.gpus_per_replica:,} GPU" + "s" * (s.gpus_per_replica > 1)
+    price, whose = own_price(plan)
+    rent = "no price is known"
+    if price is not None:
+        rent = f"{rent_text(price * plan.cluster.gpus)}, at {money_text(price)} each ({whose})"
     lines = [
+        ("Rent of all GPUs", rent),
         ("Replicas", f"{s.replicas:,} of {gpus} each"),
         ("Sequences that fit on a replica", f"{s.max_concurrency:,}"),
     ]

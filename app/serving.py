@@ -35,8 +35,8 @@ def furthest() -> None:
         "Each answer keeps to the targets above and to all other settings. The fewest GPUs share "
         "layers within a node (TP) and stand as replicas. With an *Arrival rate* of your own, in "
         "the sidebar under *Request stream*, they are those for so many requests a second. How "
-        "many requests of a stream keep to the targets (99 of 100?) is on *Requests*, and up to "
-        "which rate on *Arrival rates*."
+        "many of a stream of requests keep to the targets is on *Requests*, and up to which rate "
+        "on *Arrival rates*."
     )
     levers.servers()
 

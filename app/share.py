@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import streamlit as st
 
-from app import bar, parts, shared, state, svg
+from app import bar, compare, parts, shared, state, svg
 from app import report as one_page
 from app.text import plain
 from memcore.errors import PlanError
@@ -29,21 +29,23 @@ def draw(report: Report, about: str, drawn: bar.Bar | None) -> None:
     with box:
         st.markdown("**Copy link**: what you see, with all that is pinned.")
         st.code(parts.addressing(st.context.url or "")(), language=None)
-        link, levers = (
+        link, levers, others = (
             parts.addressing(st.context.url or ""),
             functools.partial(shared.levers, plan),
+            compare.side_by_side(),
         )
         st.download_button(
             "Report on one page (HTML)",
             lambda: one_page.page(
-                plan, report, levers() if report.memory else (), link(), beside, about
+                plan, report, levers() if report.memory else (), link(), beside, about, others()
             ),
             parts.named("memplan-report.html"),
             "text/html",
             key="report_html",
             on_click="ignore",
             icon=":material/print:",
-            help="What this page is about, with its bill, for whoever signs it. It prints to PDF.",
+            help="What this page is about, with its bill, and beside the pinned plans, for whoever "
+            "signs it. It prints to PDF.",
         )
         st.download_button(
             "Plan (JSON)",

@@ -191,19 +191,20 @@ def lens(plan: Plan) -> tuple[Seen, ...]:
 @_for_all(without={"train": {"micro_batch"}})
 def largest_batch(plan: Plan) -> Solved:
     """The largest micro-batch with which training fits."""
-    return growing.largest_batch(plan)
+    return solver.solve(plan, growing.BATCH)
 
 
 @_for_all(without=NOTHING)
 def trains(plan: Plan) -> bool:
-    """Whether training fits. What `larger_batch` asks is the same whatever the micro-batch."""
+    """Whether training fits. What `larger_batch` asks is the same whatever the micro-batch, and
+    what `longer_sequence` asks whatever the length."""
     return growing.fits(plan)
 
 
 @_for_all(without={"train": {"seq_len"}})
 def longest_sequence(plan: Plan) -> Solved:
     """The longest sequence with which training fits."""
-    return solver.solve(plan, "train.seq_len")
+    return solver.solve(plan, growing.LENGTH)
 
 
 @_for_all(without=NOTHING)
@@ -216,7 +217,14 @@ def fewest_to_train(plan: Plan) -> Solved:
 def larger_batch(plan: Plan) -> tuple[Lever, Solved] | None:
     """The one change with which the largest micro-batch fits, and that."""
     here = largest_batch(plan).value or 0
-    return growing.larger_batch(here, levers(plan), trains, largest_batch)
+    return growing.larger(growing.BATCH, here, levers(plan), trains, largest_batch)
+
+
+@_for_all(without=NOTHING)
+def longer_sequence(plan: Plan) -> tuple[Lever, Solved] | None:
+    """The one change with which the longest sequence fits, and that."""
+    here = longest_sequence(plan).value or 0
+    return growing.larger(growing.LENGTH, here, levers(plan), trains, longest_sequence)
 
 
 @_for_all(without=NOTHING)

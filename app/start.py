@@ -18,8 +18,8 @@ from app.text import VERDICTS, plain
 from memcore.models import catalog
 from memcore.plan.plan import Plan, get
 from memcore.search.fitting import Within
-from memcore.search.growing import BATCH
-from memcore.search.levers import differences
+from memcore.search.growing import BATCH, LENGTH
+from memcore.search.levers import Lever, differences
 from memcore.search.solver import Solved
 from memcore.units import money_text
 from memcore.words import jobs
@@ -103,8 +103,14 @@ def _chosen(name: str | None) -> None:
 
 
 FURTHEST = (
-    (BATCH, "Largest micro-batch that fits", "{:,}", shared.largest_batch),
-    ("train.seq_len", "Longest sequence that fits", "{:,} tokens", shared.longest_sequence),
+    (BATCH, "Largest micro-batch that fits", "{:,}", shared.largest_batch, shared.larger_batch),
+    (
+        LENGTH,
+        "Longest sequence that fits",
+        "{:,} tokens",
+        shared.longest_sequence,
+        shared.longer_sequence,
+    ),
 )
 
 
@@ -117,27 +123,26 @@ def within_text(plan: Plan) -> str:
 
 
 def furthest() -> None:
-    """How far this plan could go, each at a press."""
-    with st.container(horizontal=True, vertical_alignment="center", key="furthest"):
-        for path, label, text, find in FURTHEST:
-            _answer(path, label, text, find(state.plan()))
-            if path == BATCH:
-                _larger()
+    """How far this plan could go, each at a press; as it is, and with the one change that trains
+    the same and lets it go furthest."""
+    with st.container(horizontal=True, key="furthest"):
+        for path, label, text, find, further in FURTHEST:
+            with st.container(horizontal=True, vertical_alignment="center"):
+                _answer(path, label, text, find(state.plan()))
+                if found := further(state.plan()):
+                    _with_a_change(path, *found)
         _to_train()
 
 
-def _larger() -> None:
-    """The largest micro-batch with one change that trains the same."""
-    if found := shared.larger_batch(state.plan()):
-        lever, solved = found
-        parts.small(f"**{solved.value:,}** with {plain(lever.label)}", "content")
-        st.button(
-            "Use",
-            key="use_larger",
-            on_click=state.replace,
-            args=(solved.plan,),
-            help=f"Sets {plain(lever.label)} and {field(BATCH).title} {solved.value:,}.",
-        )
+def _with_a_change(path: str, lever: Lever, solved: Solved) -> None:
+    parts.small(f"**{solved.value:,}** with {plain(lever.label)}", "content")
+    st.button(
+        "Use",
+        key=f"use_with_{path}",
+        on_click=state.replace,
+        args=(solved.plan,),
+        help=f"Sets {plain(lever.label)} and {field(path).title} {solved.value:,}.",
+    )
 
 
 def booked() -> None:
@@ -149,7 +154,8 @@ def booked() -> None:
 def _to_train() -> None:
     if said := within_text(state.plan()):
         found = shared.fewest_to_train(state.plan())
-        _answer("cluster.gpus", f"Fewest GPUs {said}", "{:,}", found)
+        with st.container(horizontal=True, vertical_alignment="center"):
+            _answer("cluster.gpus", f"Fewest GPUs {said}", "{:,}", found)
 
 
 def _answer(path: str, label: str, text: str, found: Solved) -> None:

@@ -35,6 +35,7 @@ COLOURS = {
 }
 DASHES = {"static": "dot", "oracle": "dash", "shared": "dash"}
 TIMED = ("poisson", "regular")  # arrivals that have a rate
+DEFAULT_RATE = Plan().serve.arrival_rate
 QUANTITIES = {  # what the chart over time can show: title, of the axis, whether of the capacity
     "held_tokens": ("Memory held", "% of the cache", True),
     "used_tokens": ("Memory used", "% of the cache", True),
@@ -263,9 +264,15 @@ def _own_rate(found: Sequence[Load], plan: Plan) -> str:
     s = plan.serve
     if s.arrivals not in TIMED:
         return ""
+    rate = f"{s.arrival_rate:,.4g} a second, the plan's own"
+    if s.arrival_rate == DEFAULT_RATE:
+        rate = (
+            f"{s.arrival_rate:,.4g} a second, which is the default (yours is *Arrival rate*, in "
+            "the sidebar under *Request stream*)"
+        )
     if s.arrival_rate <= found[-1].rate:
-        return "; the dotted line is the plan's own"
-    return f"; the plan's own, {s.arrival_rate:,.4g} a second, is more than one replica serves"
+        return f"; the dotted line is {rate}"
+    return f"; {rate}, is more than one replica serves"
 
 
 def title(quantity: str) -> str:

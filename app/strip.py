@@ -13,11 +13,20 @@ from app import report as one_page
 from app.fields import in_words
 from app.line import Item
 from app.text import VERDICTS, plain
+from memcore.plan.plan import Plan
 from memcore.report import Memory, Report, Run, Serve, TogetherMemory
 from memcore.search.choices import own_price
 from memcore.serving.notes import serving_notes
 from memcore.serving.serve import REMEDY, nothing_fits, verdict
-from memcore.units import GiB, bytes_text, count_text, gib_text, money_text, seconds_text
+from memcore.units import (
+    GiB,
+    bytes_text,
+    count_text,
+    gib_text,
+    money_text,
+    rent_text,
+    seconds_text,
+)
 
 # Of each verdict: it says without colour what the colour says.
 ICONS = {"fits": "check_circle", "tight": "error", "over": "cancel"}
@@ -147,7 +156,13 @@ def _change(now: Any, then: Any, text: Callable[[Any], str]) -> str:
         return "as pinned"
     if isinstance(now, str):
         return f"pinned: {text(then)}"
-    return f"{'-' if now < then else '+'}{text(abs(now - then))}"
+    by = abs(now - then)
+    # Of a share in its own points: in percent it could be read as a share of it.
+    return f"{'-' if now < then else '+'}{f'{100 * by:.1f} points' if text is _share else text(by)}"
+
+
+def _share(part: float) -> str:
+    return f"{part:.1%}"
 
 
 def _training(report: Report, pinned: Report | None) -> None:
@@ -245,7 +260,7 @@ def _small_print(report: Report, pinned: Report | None, of: str = "") -> None:
         mfu, bound = (before.mfu, before.bound_by) if before else (None, None)
         items += _figures(
             (
-                ("time.mfu", " MFU", t.mfu, mfu, "{:.1%}".format),
+                ("time.mfu", " MFU", t.mfu, mfu, _share),
                 ("time.bound_by", "", t.bound_by, bound,
                  lambda name: f"bound by {palette.resource(name)}"),
             )
@@ -326,6 +341,19 @@ def _serving(serve: Serve, pinned: Serve | None) -> None:
     bar.draw(bar.of_serving(serve, plan.serve.concurrency), "bar")
 
 
+def _rent(plan: Plan) -> Iterator[Item]:
+    """What all GPUs of the plan cost as long as they serve."""
+    price, whose = own_price(plan)
+    if price is not None:
+        n = plan.cluster.gpus
+        rent = rent_text(price * n)
+        yield Item(
+            f"{n:,} GPU{'s' * (n > 1)}: {rent}",
+            help=f"At {money_text(price)} an hour for a GPU ({whose}), all hours of a month. A "
+            "price of your own is set at Node and price.",
+        )
+
+
 def _late(seconds: float | None, target: float) -> str:
     """Said of what takes longer than the plan's target; 0: there is none."""
     missed = target and seconds is not None and seconds > target
@@ -360,10 +388,11 @@ def _serving_print(serve: Serve) -> None:
         speeds = f"Speeds are of {serve.running:,} that generate at once. " if whole else ""
         speeds += (
             f"The first token{before} is bound by {palette.resource(serve.prefill_bound_by)}, "
-            f"each other by {palette.resource(serve.decode_bound_by)}; {serve.replicas:,} "
+            f"each later one by {palette.resource(serve.decode_bound_by)}; {serve.replicas:,} "
             f"{'replicas fit' if serve.replicas > 1 else 'replica fits'} on the GPUs."
         )
         items.append(Item(speeds))
+    items += _rent(plan)
     notes = (*plan.architecture.notes, *serving_notes(plan, serve))
     items += (Item(_own(note)) for note in notes if said not in note)  # the verdict says it
     line.draw(items, "small_print")

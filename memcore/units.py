@@ -86,6 +86,14 @@ def money_text(amount: float) -> str:
     return f"${_significant(amount)}" if amount < 1000 else f"${amount:,.0f}"
 
 
+HOURS_A_MONTH = 730  # a twelfth of a year of 365 days, as clouds bill
+
+
+def rent_text(an_hour: float) -> str:
+    """US dollars an hour, and what a month of it comes to: 2 -> '$2.00 an hour, $1,460 a month'."""
+    return f"{money_text(an_hour)} an hour, {money_text(HOURS_A_MONTH * an_hour)} a month"
+
+
 def rate_text(per_second: float, unit: str) -> str:
     """A decimal rate: (3.35e12, 'B/s') -> '3.35 TB/s'."""
     for size, prefix in _DECIMAL:

@@ -34,7 +34,7 @@ from app.tables.compare import calibrated as compared_calibrated
 from app.tables.compare import fields as compared_fields
 from app.tables.compare import figures as compared_figures
 from app.tables.compare import listed as compared_listed
-from app.tables.compare import tidy
+from app.tables.compare import side_by_side, tidy
 from app.tables.explore import (
     BOOKING_COLUMNS,
     SWEPT_COLUMNS,
@@ -132,6 +132,7 @@ __all__ = [
     "server_levers",
     "server_text",
     "serving",
+    "side_by_side",
     "sources",
     "spread",
     "swept",

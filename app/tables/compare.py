@@ -100,6 +100,16 @@ def listed(columns: Sequence[Column], base: int, alike: bool) -> Rows:
     return [{FIGURE: "Cost at list prices, from", **said, PATH: ""}]
 
 
+def side_by_side(columns: Sequence[Column], books: Sequence[Book]) -> Rows:
+    """What differs, of fields and of figures, in one table: under '' what it is, then of each plan
+    its own."""
+    names = [c.name for c in columns]
+    differ = [(row[FIELD], row) for row in fields(columns, False)]
+    measured = [*figures(columns, books, 0, False), *listed(columns, 0, False)]
+    every = [*differ, *((row[FIGURE], row) for row in measured)]
+    return [{"": what, **{name: row[name] for name in names}} for what, row in every]
+
+
 def _listed(c: Column) -> float | None:
     price, _ = own_price(c.plan)
     run = c.report.run

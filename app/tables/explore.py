@@ -12,7 +12,7 @@ from app.text import VERDICTS
 from memcore.search.bookings import Booking
 from memcore.search.choices import Choice
 from memcore.timing.certainty import apart_serving, ranked
-from memcore.units import bytes_text, money_text, seconds_text
+from memcore.units import bytes_text, money_text, rent_text, seconds_text
 
 
 def swept(found: Sweep) -> Rows:
@@ -121,6 +121,9 @@ BOOKING_COLUMNS = (
 def booking_text(c: Choice) -> str:
     """What is booked, costs and does, in words."""
     what = f"{c.gpus:,} × {exploring.text('cluster.gpu', c.gpu)}"
+    rent = rent_text(c.price * c.gpus) if c.price is not None else ""
     cost = f"{money_text(c.cost_out)} a million output tokens" if c.cost_out is not None else ""
     first, each = (" to ".join(map(seconds_text, r)) for r in (c.first_range, c.each_range))
-    return ", ".join(filter(None, (what, cost, f"{first} to the first token", f"{each} a token")))
+    return ", ".join(
+        filter(None, (what, rent, cost, f"{first} to the first token", f"{each} a token"))
+    )

@@ -136,6 +136,13 @@ def test_the_server_has_its_own_verdict_and_nothing_of_training() -> None:
         assert {path.split(".")[0] for path in figures(at)} == {"serve", "parameters"}
 
 
+def test_a_server_says_what_its_gpus_cost_a_month() -> None:
+    for query in ({"price": "2"}, {"price": "2", "model": "llama-3-70b"}):  # also where none fits
+        assert "8 GPUs: $16.0 an hour, $11,680 a month" in texts(opened(query, "serve"))
+    assert " a month" in texts(opened({}, "serve"))  # at the least of the price list
+    assert " a month" in texts(opened({"look": "gpus"}, "explore"))
+
+
 def test_where_nothing_fits_the_page_says_why_and_claims_no_speed() -> None:
     at = opened({"model": "llama-3-70b", "gpus": "1"}, "serve")
     alive(at)
@@ -331,6 +338,14 @@ def test_an_impossible_combination_keeps_the_last_plan_and_offers_two_ways_out()
     assert shown_plan(at).train.seq_len == 1024
 
 
+def test_what_to_change_is_called_as_the_sidebar_calls_it() -> None:
+    at = opened()
+    at.select_slider(key="train_precision").set_value("mxfp8").run()
+    alive(at)
+    assert '"Framework" to megatron' in said(at)
+    assert "train.framework" not in said(at)
+
+
 def test_the_plan_follows_what_was_just_asked_for_and_undo_takes_it_back() -> None:
     """QLoRA is planned in 16 bits: the precision gives way to it, and the page says what did."""
     at = unfolded({"gpu": "rtx-4090-24gb", "gpus": "1"})
@@ -397,6 +412,7 @@ def test_a_pinned_plan_is_compared_with() -> None:
     assert now is not None
     assert then is not None
     assert "(+" in figures(at)["time.step_seconds"]
+    assert figures(at)["time.mfu"].endswith(" points)")  # of a share, percent would say two things
     at.button(key="pin_button").click().run()
     assert "(" not in figures(at)["time.step_seconds"]
 
@@ -958,8 +974,9 @@ def test_a_stream_that_nobody_has_set_says_so_and_offers_the_users() -> None:
 
 def test_rates_say_where_the_plans_own_is() -> None:
     small, large = ({"rate": "1", "slottft": "2"}, {"rate": "900"})
-    assert "the dotted line is the plan" in texts(opened(small, "rates"))
-    assert "900 a second, is more than one replica serves" in texts(opened(large, "rates"))
+    assert "the dotted line is 1 a second, the plan's own" in texts(opened(small, "rates"))
+    assert "the dotted line is 12 a second, which is the default" in texts(opened({}, "rates"))
+    assert "own, is more than one replica serves" in texts(opened(large, "rates"))
 
 
 def test_a_product_has_one_sign_on_a_page() -> None:

@@ -8,6 +8,7 @@ import pandas as pd
 from pages import alive, frame, numbers, opened, shown_plan
 from streamlit.testing.v1 import AppTest
 
+from app import report as one_page
 from app import tables
 from app.tables.compare import Column
 from memcore.evaluate import evaluate
@@ -93,8 +94,8 @@ def test_what_is_wrong_in_a_pin_is_said_and_the_others_stay() -> None:
     alive(at)
     assert len(pins(at)) == 3
     said = "".join(w.value for w in at.warning).replace("\\", "").replace("*", "")
-    assert "pin2: in the plan pinned there, mb (train.micro_batch)" in said
-    assert "pin3: in the plan pinned there, zero (train.zero)" in said
+    assert 'pin2: in the plan pinned there, mb ("Micro-batch")' in said
+    assert 'pin3: in the plan pinned there, zero ("ZeRO stage")' in said
 
 
 # --- the page ------------------------------------------------------------------------------------
@@ -212,3 +213,18 @@ def test_plans_of_one_name_are_told_apart_and_any_plan_is_compared() -> None:
     at.segmented_control(key="compare_kind").set_value("Serving").run()
     alive(at)
     assert at.session_state["memplan"].query["look"] == ["Serving"]
+
+
+def test_a_report_on_one_page_has_the_plans_side_by_side() -> None:
+    plans = {"ZeRO 2": TWO, "<b>3": THREE}
+    found = [Column(name, plan, evaluate(plan)) for name, plan in plans.items()]
+    rows = tables.side_by_side(found, [Book(c.plan, c.report) for c in found])
+    said = {row[""]: row for row in rows}
+    assert said["Micro-batch"]["<b>3"] == "3"
+    assert found[0].report.time
+    assert said["Step time"]["ZeRO 2"] == seconds_text(found[0].report.time.step_seconds)
+    text = one_page.page(TWO, found[0].report, (), "", beside=rows)
+    assert "Plans side by side" in text
+    assert "<th>&lt;b&gt;3</th>" in text
+    assert f"<td>{said['Step time']['<b>3']}</td>" in text
+    assert "Plans side by side" not in one_page.page(TWO, found[0].report, (), "")

@@ -243,10 +243,10 @@ def test_a_plan_that_nothing_mends_leads_to_gpus_that_train_it() -> None:
 
 
 def test_the_change_with_which_more_fits_is_set_at_a_press() -> None:
-    at = opened({"mb": "1"})
-    alive(at)
-    at.button(key="use_larger").click().run()
-    alive(at)
-    t = shown_plan(at).train
-    assert t.cross_entropy != Plan().train.cross_entropy
-    assert t.micro_batch > 6
+    for name, before in (("micro_batch", 6), ("seq_len", 27_611)):
+        at = opened({"mb": "1"})
+        at.button(key=f"use_with_train.{name}").click().run()
+        alive(at)
+        t = shown_plan(at).train
+        assert t.cross_entropy != Plan().train.cross_entropy
+        assert getattr(t, name) > before

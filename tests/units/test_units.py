@@ -8,6 +8,7 @@ from memcore.units import (
     gib_text,
     rate_text,
     relative_text,
+    rent_text,
     seconds_text,
     value_text,
 )
@@ -29,6 +30,7 @@ from memcore.units import (
         (seconds_text(200_000), "2.31 d"),
         (rate_text(3.35e12, "B/s"), "3.35 TB/s"),
         (rate_text(989.4e12, "FLOP/s"), "989 TFLOP/s"),
+        (rent_text(2), "$2.00 an hour, $1,460 a month"),
         (count_text(999_885_952), "1.00B"),
         (count_text(8_030_261_248), "8.03B"),
         (count_text(124_439_808), "124M"),

@@ -46,7 +46,7 @@ def levers(found: Sequence[Lever]) -> Rows:
 
 
 SERVER_LEVER_COLUMNS = (
-    *("rank", "change", "and sets", "it", "and", "room for", "first token", "a token"),
+    *("rank", "change", "and sets", "answers", "verdict", "room for", "first token", "a token"),
     *("GPU time of a request", "against now"),
 )
 
@@ -58,8 +58,8 @@ def server_levers(found: Sequence[ServerLever]) -> Rows:
             "rank": lever.rank,
             "change": lever.label,
             "and sets": ", ".join(lever.followers),
-            "it": SERVES[lever.serves],
-            "and": lever.verdict,
+            "answers": SERVES[lever.serves],
+            "verdict": lever.verdict,
             "room for": lever.sequences,
             "first token": seconds_or_dash(lever.first),
             "a token": seconds_or_dash(lever.each),

@@ -1421,7 +1421,7 @@ def _replica_rules(plan: Plan, model: Model | None) -> list[Rule]:
             field,
             bool(s.tp or s.pp) and ranks > gpus,
             f"a replica has {ranks:,} ranks, tp x pp, but there are {gpus:,} GPUs",
-            to(field, 0),
+            (*to(field, 0), *to("cluster.gpus", gpus * -(-ranks // gpus))),
             "use fewer; 0 is as many as in training",
         )
     )

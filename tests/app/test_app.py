@@ -362,6 +362,17 @@ def test_the_plan_follows_what_was_just_asked_for_and_undo_takes_it_back() -> No
     assert shown_plan(at) == before
 
 
+def test_a_replica_of_more_ranks_than_gpus_gets_the_gpus() -> None:
+    at = opened({"gpus": "8"}, "serve")
+    at.select_slider(key="serve_tp").set_value(32).run()
+    alive(at)
+    plan = shown_plan(at)
+    assert (plan.serve.tp, plan.cluster.gpus) == (32, 32)
+    assert "32 is used in place of 8" in " ".join(i.value for i in at.info)
+    at.button(key="undo_wish").click().run()
+    assert shown_plan(at).cluster.gpus == 8
+
+
 def test_what_was_asked_for_before_gives_way_to_what_is_asked_for_now() -> None:
     at = unfolded({"gpu": "rtx-4090-24gb", "gpus": "1"})
     at.selectbox(key="train_adapter").set_value("qlora").run()
@@ -1014,6 +1025,8 @@ def test_a_server_that_cannot_is_told_what_to_change() -> None:
     asked = shown_plan(at)
     first, *_ = server_levers(asked)
     assert "use_ranks" not in {b.key for b in at.button}  # the levers say it
+    every = frame(opened({"model": "llama-3-70b"}, "serve", ("All changes",)), "change")
+    assert {"the answers", "verdict"} <= set(every.columns)  # nobody trains here
     at.button(key=f"apply_serve_{first.name}").click().run()
     alive(at)
     assert shown_plan(at) == first.plan != asked

@@ -3,7 +3,8 @@ and, where a plan is pinned, which change moved what."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import streamlit as st
 
@@ -139,7 +140,7 @@ def servers() -> None:
             but = "" if lever.serves == SAME else SERVES[lever.serves]
             said = _named(lever.label, lever.followers, but)
             st.markdown(f"{said}  \n:small[{plain(tables.server_text(lever))}]", width="stretch")
-            _apply(f"serve_{lever.name}", lever.plan, tables.changes_text(lever))
+            _apply(f"serve_{lever.name}", lever.plan, _sets(lever.changes))
     parts.folded("All changes", _all_of_servers, found)
 
 
@@ -221,9 +222,13 @@ def _row(lever: Lever) -> None:
             key=f"apply_{lever.name}",
             on_click=state.apply,
             args=(lever,),
-            help=f"Sets {tables.changes_text(lever)}",
+            help=f"Sets {_sets(lever.changes)}.",
             width=APPLY,
         )
+
+
+def _sets(changes: Mapping[str, Any]) -> str:
+    return plain(", ".join(change_texts(changes, ":")))
 
 
 def _named(label: str, followers: Sequence[str], but: str = "") -> str:

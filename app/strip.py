@@ -370,7 +370,7 @@ def _serving_print(serve: Serve) -> None:
     """What a reader should know of the figures."""
     plan = state.plan()
     said = verdict(serve, plan.serve.concurrency)
-    items = [Item(f"{state.report().parameters:,} parameters", "parameters")]
+    items = [*_rent(plan), Item(f"{state.report().parameters:,} parameters", "parameters")]
     if nothing_fits(serve):
         items.append(Item(f"{REMEDY}."))
     for path, ends, what in (
@@ -392,7 +392,6 @@ def _serving_print(serve: Serve) -> None:
             f"{'replicas fit' if serve.replicas > 1 else 'replica fits'} on the GPUs."
         )
         items.append(Item(speeds))
-    items += _rent(plan)
     notes = (*plan.architecture.notes, *serving_notes(plan, serve))
     items += (Item(_own(note)) for note in notes if said not in note)  # the verdict says it
     line.draw(items, "small_print")

@@ -47,7 +47,6 @@ from app.tables.explore import (
 from app.tables.lens import lens, lens_groups, lens_ways
 from app.tables.levers import (
     SERVER_LEVER_COLUMNS,
-    changes_text,
     cost_text,
     levers,
     saved_text,
@@ -89,7 +88,6 @@ __all__ = [
     "calibrated",
     "calibrations",
     "changes",
-    "changes_text",
     "compared_calibrated",
     "compared_fields",
     "compared_figures",

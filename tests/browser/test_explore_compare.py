@@ -104,6 +104,15 @@ def test_plans_side_by_side_and_their_link(open_app: Open) -> None:
     expect(theirs.get_by_text("on the page").first).to_be_visible()
 
 
+def test_the_page_for_whoever_signs_has_the_plans_side_by_side(open_app: Open) -> None:
+    pin = encode_pin(Plan(train={"zero": 2}), "<b>ZeRO 2")
+    page = open_app(at("compare", Plan(), pin=pin))
+    page.get_by_role("button", name="Share").click()
+    text = reading.download(page, "report_html").read_text(encoding="utf-8")
+    assert "<th>&lt;b&gt;ZeRO 2</th><th>This plan</th>" in text
+    assert "<td>ZeRO stage</td><td>2</td><td>3</td>" in text
+
+
 def test_names_that_mean_harm_are_text_in_charts(open_app: Open) -> None:
     """On axes, in what a mark says and in a saved picture; no name becomes a part of the page."""
     name = "<img src=/x onerror=pwned=1>"

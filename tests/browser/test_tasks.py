@@ -201,7 +201,26 @@ def which_gpus_serve_fifty_users(open_app: Open) -> int:
     hand = opened(open_app, at("serve", Plan(model="llama-3.3-70b", serve=serving)))
     hand.press(hand.page.get_by_role("link", name="Which GPUs serve 50 at once?"))
     expect(hand.page.get_by_text("accelerators serve them").first).to_be_visible()
-    expect(hand.page.get_by_text("Cheapest:").first).to_be_visible()
+    expect(hand.page.get_by_text("Cheapest:").first).to_contain_text(" a month,")
+    return hand.actions
+
+
+def longest_sequence_of_qlora_on_a_4090(open_app: Open) -> int:
+    plan = {
+        "model": "qwen3-8b",
+        "cluster": {"gpu": "rtx-4090-24gb", "gpus": 1},
+        "train": {
+            "framework": "pytorch",
+            "zero": 0,
+            "adapter": "qlora",
+            "precision": "bf16-autocast",
+        },
+    }
+    hand = opened(open_app, at("", Plan.of(plan)))
+    hand.press(hand.page.locator('[class*="st-key-use_with_train-seq_len"] button:visible'))
+    there = solve(Plan.of(plan), "train.seq_len").value
+    rig.eventually(lambda: reading.addressed(hand.page).train.seq_len > there, page=hand.page)
+    reading.agrees(hand.page)
     return hand.actions
 
 
@@ -223,6 +242,7 @@ TASKS: tuple[tuple[Callable[[Open], int], int], ...] = (  # and how many actions
     (states_on_nvme, 2),
     (what_grows_with_the_sequence, 13),
     (which_gpus_serve_fifty_users, 3),
+    (longest_sequence_of_qlora_on_a_4090, 3),
     (why_is_it_so, 1),
 )
 

@@ -40,6 +40,7 @@ from memcore.tape.primitives import (
     scatter,
     softmax,
     split,
+    unary,
 )
 from memcore.tape.sharding import fsdp_cut
 from memcore.tape.structure import Structure
@@ -350,7 +351,7 @@ def _all_to_all(
     t.start("sort by rank", index)
     order, tokens = (t.new(n, (ROUTED,), "int64") for n in ("order", "tokens, sorted"))
     sent = taken(t, x, tokens, every_row, "rows to send")
-    arrived = _sent(t, sent, ARRIVED, "rows received")
+    arrived = exchanged(t, sent, ARRIVED, "rows received")
     t.use(order, tokens, sent)
     t.start("experts of rows", arrived)
     ids = t.new("experts of rows", (ARRIVED, 1), "int64")
@@ -358,7 +359,7 @@ def _all_to_all(
     inside, gathered = _gathered(t, s, arrived, w)
     result = _grouped(t, s, inside, ones, ids, stacks, w, ARRIVED, (ARRIVED, stacks.width))
     result = _regathered(t, s, result, w, gathered)
-    back = _sent(t, result, ROUTED, "results received")
+    back = exchanged(t, result, ROUTED, "results received")
     t.use(arrived, ids, ones, result)
     t.start("by token", back, order)
     every = t.new("results by token", every_row, x.dtype)
@@ -371,10 +372,10 @@ def _all_to_all(
     return out
 
 
-def _sent(t: Tape, x: Tensor, rows: Factor, name: str) -> Tensor:
-    """An all-to-all by which so many rows come. Saves nothing."""
+def exchanged(t: Tape, x: Tensor, rows: Factor, name: str, result: str = "") -> Tensor:
+    """An all-to-all by which so many rows come, called `result`. Saves nothing."""
     t.start(name, x)
-    out = t.new(name, (rows, *x.shape[1:]), x.dtype)
+    out = t.new(result or name, (rows, *x.shape[1:]), x.dtype)
     most = x if x.shape[0] is ARRIVED else out  # what the fullest rank sends, or receives
     t.send("rows of experts", "all-to-all", EP, most.shape, x.dtype)
     t.send("gradients of rows", "all-to-all", EP, most.shape, x.dtype, backward=True)
@@ -451,7 +452,4 @@ def _regathered(t: Tape, s: Structure, x: Tensor, w: Weights, gathered: list[Ten
 
 def _summed(t: Tape, x: Tensor, result: Shape) -> Tensor:
     """The rows of each token, summed. Backward copies the sum's gradient to each."""
-    t.start("sum over experts", x)
-    out = t.new("sum over experts", result, x.dtype)
-    t.finish("sum over experts", [x], out, [], lambda g: [t.new("rows grad", x.shape, x.dtype)])
-    return out
+    return unary(t, x, "sum over experts", result, grad="rows grad")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memcore.layers.experts import ROWS, normalised, top_k
+from memcore.layers.experts import ROWS, exchanged, normalised, top_k
 from memcore.layers.ops import QUERIES, rms_norm
 from memcore.tape import fused
 from memcore.tape.dims import (
@@ -206,17 +206,11 @@ def _unpermuted(t: Tape, rows: Tensor, row_map: Tensor) -> Tensor:
 
 
 def _exchanged(t: Tape, s: Structure, x: Tensor, name: str, rows: Factor) -> Tensor:
-    """An all-to-all between expert-parallel ranks, by which so many rows come. Saves nothing;
-    without such ranks it is x."""
+    """An all-to-all between expert-parallel ranks, by which so many rows come; without such ranks
+    it is x."""
     if not s.exchanges:
         return x
-    t.start(name, x)
-    out = t.new(f"{name}, received", (rows, *x.shape[1:]), x.dtype)
-    most = x if x.shape[0] is ARRIVED else out  # what the fullest rank sends, or receives
-    t.send("rows of experts", "all-to-all", EP, most.shape, x.dtype)
-    t.send("gradients of rows", "all-to-all", EP, most.shape, x.dtype, backward=True)
-    t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
-    return out
+    return exchanged(t, x, rows, name, f"{name}, received")
 
 
 def _collected(t: Tape, s: Structure, x: Tensor) -> Tensor:

@@ -657,11 +657,8 @@ def sequence_classifier(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> 
     t.start("of the last tokens", logits)
     rows, last = t.new("sequences", (B,), "int64"), t.new("last tokens", (B,), "int64")
     chosen = t.new("of the last tokens", (B, CLASSES), logits.dtype)
-
-    def backward(g: Gradients) -> Gradients:
-        return [t.new("score grad", logits.shape, logits.dtype)]
-
-    t.finish("of the last tokens", [logits], chosen, [rows, last], backward)
+    t.finish("of the last tokens", [logits], chosen, [rows, last],
+             lambda g: [t.new("score grad", logits.shape, logits.dtype)])  # fmt: skip
     return classes_loss(t, s, chosen)
 
 
@@ -675,14 +672,16 @@ def classes_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
         read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits
         if t.autocast:
             targets = cast(t, targets, "fp32", "labels (fp32)")
-        t.start("squared error", read, targets)
-        loss = t.new("loss", (), read.dtype)
+        return _against(t, read, targets, "squared error", read.dtype)
 
-        def backward(g: Gradients) -> Gradients:
-            return [t.new("logits grad", read.shape, read.dtype)]
 
-        t.finish("squared error", [read], loss, [read, targets], backward)
-        return loss
+def _against(t: Tape, read: Tensor, targets: Tensor, name: str, dtype: str) -> Tensor:
+    """A loss of logits beside targets, in one kernel. Saves both."""
+    t.start(name, read, targets)
+    loss = t.new("loss", (), dtype)
+    both = [read, targets]
+    t.finish(name, [read], loss, both, lambda g: [t.new("logits grad", read.shape, read.dtype)])
+    return loss
 
 
 def spans_loss(t: Tape, logits: Tensor) -> Tensor:
@@ -707,14 +706,7 @@ def tokens_loss(t: Tape, logits: Tensor) -> Tensor:
     with t.scope("loss", Part.LOSS):
         targets = t.new("labels (fp32)", logits.shape, "fp32")
         read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits
-        t.start("cross-entropy of two", read, targets)
-        loss = t.new("loss", (), "fp32")
-
-        def backward(g: Gradients) -> Gradients:
-            return [t.new("logits grad", read.shape, read.dtype)]
-
-        t.finish("cross-entropy of two", [read], loss, [read, targets], backward)
-        return loss
+        return _against(t, read, targets, "cross-entropy of two", "fp32")
 
 
 VALUE = "value"  # in place of a loss on tokens: one number for each of them, as a critic has

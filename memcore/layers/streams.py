@@ -27,6 +27,7 @@ from memcore.tape.primitives import (
     shift,
     softmax,
     split,
+    unary,
 )
 from memcore.tape.tape import Gradients, Tape, Tensor
 
@@ -38,10 +39,7 @@ PAIRS: Shape = (*ROWS, STREAMS, STREAMS)
 
 def widened(t: Tape, x: Tensor) -> Tensor:
     """The token embedding as every stream, a copy. Backward sums the gradients of all."""
-    t.start("streams", x)
-    out = t.new("streams", STREAMED_HIDDEN, x.dtype)
-    t.finish("streams", [x], out, [], lambda g: [t.new("streams grad, summed", x.shape, x.dtype)])
-    return out
+    return unary(t, x, "streams", STREAMED_HIDDEN, grad="streams grad, summed")
 
 
 def norm_without_weight(t: Tape, x: Tensor, name: str) -> Tensor:

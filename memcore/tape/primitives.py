@@ -627,12 +627,28 @@ def multiply(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
     return out
 
 
+def unary(
+    t: Tape,
+    x: Tensor,
+    name: str,
+    shape: Shape | None = None,
+    saves_input: bool = False,
+    fixed: bool = False,
+    grad: str = "",
+) -> Tensor:
+    """An operation on x alone that makes a tensor of a shape (x's, unless it is said), and in
+    backward a gradient of x's. Saves nothing, or x. `grad`: what that gradient is called."""
+    t.start(name, x)
+    out = t.new(name, x.shape if shape is None else shape, x.dtype, fixed)
+    named = grad or f"{name} grad"
+    saved = [x] if saves_input else []
+    t.finish(name, [x], out, saved, lambda g: [t.new(named, x.shape, x.dtype)])
+    return out
+
+
 def scale(t: Tape, x: Tensor, name: str) -> Tensor:
     """x * number. Saves nothing."""
-    t.start(name, x)
-    out = t.new(name, x.shape, x.dtype)
-    t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
-    return out
+    return unary(t, x, name)
 
 
 def shift(t: Tape, x: Tensor, name: str) -> Tensor:
@@ -690,18 +706,12 @@ def power(t: Tape, x: Tensor, name: str) -> Tensor:
 
 def mean(t: Tape, x: Tensor, name: str) -> Tensor:
     """Mean over the last dimension. Saves nothing; backward expands to x's shape."""
-    t.start(name, x)
-    out = t.new(name, x.shape[:-1], x.dtype, fixed=True)
-    t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
-    return out
+    return unary(t, x, name, x.shape[:-1], fixed=True)
 
 
 def mean_of_tokens(t: Tape, x: Tensor, name: str) -> Tensor:
     """Mean over the tokens of each sequence. Saves nothing; backward expands to x's shape."""
-    t.start(f"{name}, mean", x)
-    out = t.new(f"{name}, mean", (x.shape[0], x.shape[-1]), x.dtype)
-    t.finish(f"{name}, mean", [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
-    return out
+    return unary(t, x, f"{name}, mean", (x.shape[0], x.shape[-1]), grad=f"{name} grad")
 
 
 def less(t: Tape, x: Tensor, m: Tensor, name: str) -> Tensor:
@@ -729,10 +739,7 @@ def keeps_result(t: Tape, x: Tensor, name: str) -> Tensor:
 
 def keeps_input(t: Tape, x: Tensor, name: str) -> Tensor:
     """An elementwise function whose derivative needs its input: silu, gelu. Saves it."""
-    t.start(name, x)
-    out = t.new(name, x.shape, x.dtype)
-    t.finish(name, [x], out, [x], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
-    return out
+    return unary(t, x, name, saves_input=True)
 
 
 def composed(t: Tape, x: Tensor, name: str, forward: int, backward: int) -> Tensor:
@@ -909,10 +916,7 @@ def scattered_into(t: Tape, x: Tensor, source: Tensor) -> Tensor:
 
 def pooled(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
     """torch.nn.AvgPool2d. Saves x."""
-    t.start(name, x)
-    out = t.new(name, shape, x.dtype)
-    t.finish(name, [x], out, [x], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
-    return out
+    return unary(t, x, name, shape, saves_input=True)
 
 
 def plain_product(t: Tape, x: Tensor, w: Tensor, width: Factor, into: Factor) -> Tensor:

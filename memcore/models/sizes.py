@@ -35,9 +35,14 @@ def encoder_layer(width: int, inner: int) -> int:
     return attention(width) + mlp(width, inner) + 2 * norm(width)
 
 
+def patched(k: Keys, side: int = 224, patch: int = 16) -> tuple[int, int]:
+    """How many patches an image has, and how many values one of them has."""
+    (height, wide), (rows, columns) = k.pair("image_size", side), k.pair("patch_size", patch)
+    values = k.count("num_channels", 3, 1000) * rows * columns
+    return (height // rows) * (wide // columns), values
+
+
 def embedded(k: Keys, width: int, side: int, patch: int, bias: bool = True, extra: int = 0) -> int:
     """Patches as tokens, with learned positions and those of `extra` tokens."""
-    (height, wide), (rows, columns) = k.pair("image_size", side), k.pair("patch_size", patch)
-    tokens = (height // rows) * (wide // columns) + extra
-    values = k.count("num_channels", 3, 1000) * rows * columns
-    return linear(values, width, bias) + tokens * width
+    patches, values = patched(k, side, patch)
+    return linear(values, width, bias) + (patches + extra) * width

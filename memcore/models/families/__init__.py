@@ -24,7 +24,6 @@ from memcore.models.families import (
     drafts,
     gemma4,
     nemotron_nas,
-    siglip,
     t5,
     whisper,
     wrappers,
@@ -67,7 +66,7 @@ FAMILIES = _Families(_found())
 TOWERS: dict[str, Family] = {
     "bart_encoder": bart.TOWER,
     "clip_vision_model": clip.TOWER,
-    "siglip_vision_model": siglip.TOWER,
+    "siglip_vision_model": clip.SIGLIP,
     "t5_encoder": t5.TOWER,
     "whisper_encoder": whisper.TOWER,
 }

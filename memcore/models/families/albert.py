@@ -13,7 +13,7 @@ from memcore.models.config import Keys
 from memcore.models.families import bert
 from memcore.models.families.family import encoder
 from memcore.models.model import Model
-from memcore.tape.dims import CLASSES, EMBED, TP, VOCAB, D
+from memcore.tape.dims import CLASSES, EMBED, D
 from memcore.tape.kinds import EVERY, tied
 from memcore.tape.primitives import add, dropout, layer_norm, linear
 from memcore.tape.structure import CLASSIFICATION, LABELLED, MASKED, Structure
@@ -51,11 +51,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == MASKED:
         h = activation(t, linear(t, "dense", x, D, EMBED, bias=True), s.traits.activation)
         h = layer_norm(t, h, EMBED, "LayerNorm")
-        own = s.traits.tied_embeddings
-        logits = linear(t, "decoder", h, EMBED, VOCAB / TP, bias=True, tied=own)
-        if not own:  # what is tied to the head's bias else
-            t.parameter("bias", (VOCAB / TP,), idle=True)
-        return labelled_loss(t, logits)
+        return labelled_loss(t, bert.decoded(t, s, h, EMBED))
     if s.head not in (CLASSIFICATION, LABELLED):
         return bert.head(t, s, x)
     of_all = s.head == CLASSIFICATION

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from memcore.layers.ops import (
     KEYS,
@@ -32,7 +33,21 @@ from memcore.layers.ops import (
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import encoder
 from memcore.models.model import Model
-from memcore.tape.dims import CLASSES, CP, EMBED, ONE, POSITIONS, TP, TYPES, VOCAB, B, D, Q, S
+from memcore.tape.dims import (
+    CLASSES,
+    CP,
+    EMBED,
+    ONE,
+    POSITIONS,
+    TP,
+    TYPES,
+    VOCAB,
+    B,
+    D,
+    Factor,
+    Q,
+    S,
+)
 from memcore.tape.kinds import EVERY, Part
 from memcore.tape.primitives import (
     add,
@@ -200,31 +215,17 @@ def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("transform"):
         h = activation(t, linear(t, "dense", x, D, EMBED, bias=True), kind)
         h = layer_norm(t, h, EMBED, "LayerNorm")
+    return labelled_loss(t, decoded(t, s, h, EMBED))
+
+
+def decoded(t: Tape, s: Structure, h: Tensor, width: Factor) -> Tensor:
+    """The logits of a head on masked tokens."""
     tied = s.traits.tied_embeddings
-    logits = linear(t, "decoder", h, EMBED, VOCAB / TP, bias=True, tied=tied)
-    if not tied and s.family in (
-        "bert",
-        "deberta-v2",
-        *ROBERTAS,
-    ):  # what is tied to the head's bias else
+    logits = linear(t, "decoder", h, width, VOCAB / TP, bias=True, tied=tied)
+    if not tied and s.family in ("bert", "albert", "deberta-v2", *ROBERTAS):
+        # What is tied to the head's bias else, and read nowhere.
         t.parameter("bias", (VOCAB / TP,), idle=True)
-    return labelled_loss(t, logits)
-
-
-def _bert(k: Keys, label: str) -> Model:
-    return encoder_config(k, label, "bert", 30_522, 0)
-
-
-def _roberta(k: Keys, label: str) -> Model:
-    return encoder_config(k, label, "roberta", 50_265, OFFSET)
-
-
-def _xlm_roberta(k: Keys, label: str) -> Model:
-    return encoder_config(k, label, "xlm-roberta", 30_522, OFFSET)
-
-
-def _camembert(k: Keys, label: str) -> Model:
-    return encoder_config(k, label, "camembert", 30_522, OFFSET)
+    return logits
 
 
 def _electra(k: Keys, label: str) -> Model:
@@ -271,19 +272,26 @@ def encoder_classes(stem: str) -> dict[str, str]:
     }
 
 
-def token_classes(stem: str) -> dict[str, str]:
-    return {f"{stem}ForTokenClassification": LABELLED, f"{stem}ForQuestionAnswering": SPANS}
-
-
 def every_class(stem: str) -> dict[str, str]:
-    return encoder_classes(stem) | token_classes(stem)
+    return encoder_classes(stem) | {
+        f"{stem}ForTokenClassification": LABELLED,
+        f"{stem}ForQuestionAnswering": SPANS,
+    }
 
 
 FAMILIES = {
-    "bert": encoder(_bert, embed, _layer, head, every_class("Bert")),
-    "roberta": encoder(_roberta, embed, _layer, head, every_class("Roberta")),
-    "xlm-roberta": encoder(_xlm_roberta, embed, _layer, head, every_class("XLMRoberta")),
-    "camembert": encoder(_camembert, embed, _layer, head, every_class("Camembert")),
+    **{
+        name: encoder(
+            partial(encoder_config, family=name, vocab=vocab, offset=offset),
+            embed, _layer, head, every_class(stem),
+        )
+        for name, stem, vocab, offset in (
+            ("bert", "Bert", 30_522, 0),
+            ("roberta", "Roberta", 50_265, OFFSET),
+            ("xlm-roberta", "XLMRoberta", 30_522, OFFSET),
+            ("camembert", "Camembert", 30_522, OFFSET),
+        )
+    },
     "electra": encoder(
         _electra,
         embed,
@@ -299,4 +307,4 @@ FAMILIES = {
             "num_hidden_layers": "n_layers",
         },
     ),
-}
+}  # fmt: skip

@@ -1,5 +1,6 @@
 """CLIP and its towers. Of images: a class token and patches, a norm before the first layer. Of
 text: as the encoder of Stable Diffusion and FLUX (CLIPTextModel), every token sees those before it.
+SigLIP's tower of images has patches alone, no class token.
 
 CLIPModel learns which image of a batch belongs to which text: of each image the class token, of
 each text its last token are projected to one width, and every one is compared with every other.
@@ -54,6 +55,7 @@ from memcore.tape.primitives import (
     patches,
     scale,
     split,
+    unary,
 )
 from memcore.tape.structure import ALIKE, EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
@@ -67,9 +69,24 @@ def _embed(t: Tape, s: Structure) -> Tensor:
     x = patches(t, "patch_embedding", vit.pixels_of(t), (B, PATCHES, D), bias=False)
     token = t.parameter("class_embedding", (D,))
     x = contiguous(t, Tensor(token.storage, (B, 1, D), token.dtype, True), HIDDEN, "joined", x)
+    return layer_norm(t, _placed(t, x), D, "pre_layrnorm")
+
+
+def _siglip(k: Keys, label: str) -> Model:
+    if k.flag("vision_use_head", True):  # what it computes nobody reads
+        k.fail("vision_use_head", "a head behind the tower is not known here; set it to false")
+    return vit.tower(k, label, "siglip_vision_model", "gelu_pytorch_tanh", patch=16, extra=0)
+
+
+def _siglip_embed(t: Tape, s: Structure) -> Tensor:
+    x = patches(t, "patch_embedding", vit.pixels_of(t), (B, PATCHES, D), bias=True)
+    return _placed(t, x)
+
+
+def _placed(t: Tape, x: Tensor) -> Tensor:
     positions = t.shared("position_ids", (ONE, POSITIONS), "int64")
     placed = embedding(t, "position_embedding", positions, POSITIONS, D, tied=False)
-    return layer_norm(t, add(t, x, placed, "with positions"), D, "pre_layrnorm")
+    return add(t, x, placed, "with positions")
 
 
 def _vision(k: Keys, label: str) -> Model:
@@ -159,10 +176,7 @@ def _compared(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 def _of_length_one(t: Tape, x: Tensor, name: str) -> Tensor:
     squares = keeps_input(t, x, f"{name}, squares")
-    t.start(f"{name}, sum", squares)
-    total = t.new(f"{name}, sum", (x.shape[0], 1), x.dtype)
-    t.finish(f"{name}, sum", [squares], total, [],
-             lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])  # fmt: skip
+    total = unary(t, squares, f"{name}, sum", (x.shape[0], 1), grad=f"{name} grad")
     return multiply(t, x, keeps_input(t, total, f"{name}, root"), f"{name}, of length one")
 
 
@@ -188,6 +202,7 @@ def no_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 TOWER = Family(_config, _embed, layer, no_head, kernels=HF_ONLY)
+SIGLIP = Family(_siglip, _siglip_embed, layer, no_head, kernels=HF_ONLY)
 TEXT = replace(
     encoder(
         _text,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memcore.errors import shown
 from memcore.models.config import Keys
 from memcore.models.families.deepseek import CACHE, latent, layer, router_groups
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes, listed
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import sparse_kinds
 from memcore.models.model import Indexer, Model
@@ -48,20 +47,6 @@ def _config(
     )
     model = replace(model, indexer=indexer, traits=traits, kinds=_kinds(k, model))
     return sparse_kinds(model, sparse.__getitem__)
-
-
-def listed(k: Keys, key: str, layers: int, known: dict[str, bool]) -> list[bool] | None:
-    """What a list of words says of each layer, or None where there is none."""
-    given = k.config.get(key)
-    if given is None:
-        return None
-    if not isinstance(given, list) or any(not isinstance(g, str) or g not in known for g in given):
-        k.fail(key, f"must be a list of {' or '.join(known)}, not {shown(given)}")
-    elif len(given) < layers:
-        k.fail(key, f"names {len(given):,} layers, but there are {layers:,}; name each")
-    else:
-        return [known[g] for g in given[:layers]]
-    return [False] * layers
 
 
 def _kinds(k: Keys, model: Model) -> tuple[str, ...]:

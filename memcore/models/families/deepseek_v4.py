@@ -25,8 +25,7 @@ from memcore.layers.ops import (
 )
 from memcore.layers.streams import mixed, norm_without_weight, one_stream, spread, widened
 from memcore.models.config import Keys
-from memcore.models.families.deepseek_v32 import listed
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes, listed
 from memcore.models.families.gpt_oss import less_maximum, with_sinks
 from memcore.models.families.llama import embed as embed_tokens
 from memcore.models.families.llama import llama_like
@@ -75,6 +74,7 @@ from memcore.tape.primitives import (
     scale,
     softmax,
     split,
+    unary,
 )
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Gradients, Tape, Tensor
@@ -180,7 +180,9 @@ def _rates(k: Keys) -> dict[str, int]:
 
 def _kinds(k: Keys, layers: int) -> tuple[str, ...]:
     """What each layer sees beyond its window, and how it chooses experts."""
-    kinds = _by_words(k, layers) or _by_ratios(k, layers)
+    kinds = listed(k, "layer_types", layers, WORDS, ", ")
+    if not kinds:  # tokens of an entry, 0 for a window alone; then those of layers that predict
+        kinds = listed(k, "compress_ratios", layers, RATIOS, ", ")
     if not kinds:
         pair = (coarse(SLIDING), fine(SLIDING))
         kinds = [coarse(SLIDING) if i < 2 else pair[i % 2] for i in range(layers)]
@@ -191,36 +193,6 @@ def _kinds(k: Keys, layers: int) -> tuple[str, ...]:
     return tuple(
         hashed(kind) if there else kind for kind, there in zip(kinds, by_table, strict=True)
     )
-
-
-def _by_words(k: Keys, layers: int) -> list[str]:
-    given = k.config.get("layer_types")
-    if given is None:
-        return []
-    if not isinstance(given, list) or any(not isinstance(g, str) or g not in WORDS for g in given):
-        k.fail("layer_types", f"must be a list of {', '.join(WORDS)}, not {shown(given)}")
-    elif len(given) < layers:
-        k.fail("layer_types", f"names {len(given):,} layers, but there are {layers:,}; name each")
-    else:
-        return [WORDS[g] for g in given[:layers]]
-    return [SLIDING] * layers
-
-
-def _by_ratios(k: Keys, layers: int) -> list[str]:
-    """As the model's own files have it: tokens of an entry, 0 for a window alone. Behind those of
-    the layers are those of multi-token prediction."""
-    given = k.config.get("compress_ratios")
-    if given is None:
-        return []
-    if not isinstance(given, list) or any(type(g) is not int or g not in RATIOS for g in given):
-        known = ", ".join(map(str, RATIOS))
-        k.fail("compress_ratios", f"must be a list of {known}, not {shown(given)}")
-    elif len(given) < layers:
-        message = f"names {len(given):,} layers, but there are {layers:,}; name each"
-        k.fail("compress_ratios", message)
-    else:
-        return [RATIOS[g] for g in given[:layers]]
-    return [SLIDING] * layers
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:
@@ -310,10 +282,8 @@ def _of_both(t: Tape, kind: str, mask: Tensor, keys: Factor) -> Tensor:
 
 def _to_heads(t: Tape, kv: Tensor, shape: Shape, name: str) -> Tensor:
     """One key and value as every head's, as a product of batches wants them."""
-    t.start(name, kv)
-    out = t.new(name, shape, kv.dtype)
+    out = unary(t, kv, name, shape)
     wide: Shape = (B, HEADS / TP, *shape[2:])
-    t.finish(name, [kv], out, [], lambda g: [t.new(f"{name} grad", kv.shape, kv.dtype)])
     return Tensor(out.storage, wide, out.dtype, out.needs_grad, out.node, out.index)
 
 

@@ -1,14 +1,15 @@
-"""dots.llm1 and K-EXAONE: Llama's attention, and DeepSeek-V3's experts."""
+"""dots.llm1, K-EXAONE, and GLM-4.5, of which a part of each head turns: Llama's attention, and
+DeepSeek-V3's experts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from memcore.models.config import Keys
-from memcore.models.families import exaone4
+from memcore.models.families import kin
 from memcore.models.families.deepseek import mixture, router_groups
-from memcore.models.families.deepseek_v32 import SPARSE, listed
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds
+from memcore.models.families.deepseek_v32 import SPARSE
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds, listed
 from memcore.models.families.llama import attention, embed, head, llama_like, windowed
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.models.model import Model
@@ -51,19 +52,51 @@ def _exaone(k: Keys, label: str) -> Model:
         k, label, "exaone_moe", intermediate=16_384, vocab=102_400, query_norm=True,
         router_sigmoid=True, router_normalised=k.flag("norm_topk_prob", True),
     )  # fmt: skip
-    model = _mixed(k, exaone4.windows(k, model), (64, 8), 1024, ("num_shared_experts", 1), 1)
+    model = _mixed(k, kin.exaone_windows(k, model), (64, 8), 1024, ("num_shared_experts", 1), 1)
     router_groups(k, model, 1, 1)
     return model
+
+
+def _glm(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "glm4_moe",
+        intermediate=10_944,
+        layers=46,
+        heads=96,
+        kv_heads=8,
+        vocab=151_552,
+        positions=131_072,
+        attention_bias=k.flag("attention_bias", False),
+        out_bias=False,
+        query_norm=k.flag("use_qk_norm", False),
+        rotary_partial=True,
+        router_sigmoid=True,
+        router_normalised=k.flag("norm_topk_prob", True),
+    )
+    size = k.count("moe_intermediate_size", 1408)
+    first = k.count_or_zero("first_k_dense_replace", 1)
+    model = with_experts(model, routing(k, "n_routed_experts", 128, 8), size)
+    router_groups(k, model, 1, 1)
+    model = replace(
+        model,
+        rotary_dim=int(model.head_dim * k.rope("partial_rotary_factor", 0.5)),
+        shared_size=size * k.count("n_shared_experts", 1, 1000),
+    )
+    return sparse_kinds(model, lambda i: i >= first)
 
 
 LAYER = sparse_layer(attention, mixture)
 FAMILIES = {
     name: Family(
-        config, embed, LAYER, head, kernels=HF_ONLY, aliases={other: "n_routed_experts"},
+        config, embed, LAYER, head, kernels=HF_ONLY, aliases=aliases,
         classes=decoder_classes(stem, classifier=False),
     )
-    for name, stem, config, other in (
-        ("dots1", "Dots1", _dots, "num_local_experts"),
-        ("exaone_moe", "ExaoneMoe", _exaone, "num_experts"),
+    for name, stem, config, aliases in (
+        ("dots1", "Dots1", _dots, {"num_local_experts": "n_routed_experts"}),
+        ("exaone_moe", "ExaoneMoe", _exaone, {"num_experts": "n_routed_experts"}),
+        ("glm4_moe", "Glm4Moe", _glm, {"num_local_experts": "n_routed_experts",
+                                       "num_mtp_layers": "num_nextn_predict_layers"}),
     )
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from memcore.errors import shown
 from memcore.models.config import Keys
@@ -20,6 +21,7 @@ from memcore.tape.structure import (
 )
 from memcore.tape.tape import Tape, Tensor
 
+T = TypeVar("T")
 ATTENTIONS = ("eager", "sdpa", "flash")
 LOSSES = ("eager", "fused", "chunked")
 KERNELS = ("hf", "compile")
@@ -86,9 +88,9 @@ class Family:
 
 # Of which decoders transformers finds the ends of an answer, and classifies tokens.
 ANSWERING = {
-    "Arcee", "Bloom", "Exaone4", "Falcon", "GPTJ", "GPTNeo", "GPTNeoX", "Llama", "Ministral",
-    "Ministral3", "Mistral", "Mixtral", "Mpt", "Nemotron", "OPT", "Qwen2", "Qwen2Moe", "Qwen3",
-    "Qwen3Moe", "Qwen3Next", "SeedOss", "SmolLM3",
+    "Arcee", "Bloom", "Exaone4", "Falcon", "GPT2", "GPTJ", "GPTNeo", "GPTNeoX", "Llama",
+    "Ministral", "Ministral3", "Mistral", "Mixtral", "Mpt", "Nemotron", "OPT", "Qwen2", "Qwen2Moe",
+    "Qwen3", "Qwen3Moe", "Qwen3Next", "SeedOss", "SmolLM3",
 }  # fmt: skip
 LABELLING = ANSWERING - {"GPTJ", "OPT"} | {
     "Apertus", "BioGpt", "DeepseekV3", "GPTBigCode", "Gemma", "Gemma2", "Glm", "Glm4", "GptOss",
@@ -96,10 +98,12 @@ LABELLING = ANSWERING - {"GPTJ", "OPT"} | {
 }  # fmt: skip
 
 
-def decoder_classes(stem: str, base: str = "Model", classifier: bool = True) -> dict[str, str]:
-    """The classes of a decoder by what its names begin with: with a language model's head, with
-    none, and, where there are such, with a classifier's."""
-    found = {f"{stem}ForCausalLM": CAUSAL, f"{stem}{base}": EMBEDDING}
+def decoder_classes(
+    stem: str, base: str = "Model", classifier: bool = True, causal: str = "ForCausalLM"
+) -> dict[str, str]:
+    """The classes of a decoder by what its names begin with: with a language model's head
+    (`causal`), with none (`base`), and, where there are such, with a classifier's."""
+    found = {f"{stem}{causal}": CAUSAL, f"{stem}{base}": EMBEDDING}
     if classifier:
         found[f"{stem}ForSequenceClassification"] = CLASSIFICATION
     if stem in LABELLING:
@@ -124,23 +128,44 @@ def heads_of(k: Keys, hidden: int, heads: int, kv_heads: int) -> None:
         k.divides("hidden_size", hidden, "num_attention_heads", heads)
 
 
+def listed(
+    k: Keys, key: str, layers: int, known: Mapping[Any, T], between: str = " or "
+) -> list[T] | None:
+    """What a list of words or whole numbers says of each layer; None where there is no list, the
+    first of `known` where it is wrong."""
+    given = k.config.get(key)
+    if given is None:
+        return None
+    if not isinstance(given, list) or any(
+        type(g) not in (str, int) or g not in known for g in given
+    ):
+        words = between.join(map(str, known))
+        k.fail(key, f"must be a list of {words}, not {shown(given)}")
+    elif len(given) < layers:
+        k.fail(key, f"names {len(given):,} layers, but there are {layers:,}; name each")
+    else:
+        return [known[g] for g in given[:layers]]
+    return [next(iter(known.values()))] * layers
+
+
+def numbers_of_layers(k: Keys, key: str) -> list[int] | None:
+    """The layers that a key names by their numbers; None where it names none."""
+    given = k.config.get(key)
+    if given is not None and (
+        not isinstance(given, list) or any(type(i) is not int for i in given)
+    ):
+        k.fail(key, "must be a list of the numbers of layers")
+        return None
+    return given
+
+
 def layer_kinds(k: Keys, layers: int, default: Callable[[int], bool]) -> tuple[str, ...]:
     """Kinds from `layer_types`, or sliding where `default(index)` says so; () if all are full."""
     known = {"full_attention": FULL, "sliding_attention": SLIDING}
-    given = k.config.get("layer_types")
-    if given is None:
-        kinds = tuple(SLIDING if default(i) else FULL for i in range(layers))
-    elif not isinstance(given, list) or any(
-        not isinstance(g, str) or g not in known for g in given
-    ):
-        k.fail("layer_types", f"must be a list of {' or '.join(known)}, not {shown(given)}")
-        return ()
-    elif len(given) < layers:
-        k.fail("layer_types", f"names {len(given):,} layers, but there are {layers:,}; name each")
-        return ()
-    else:
-        kinds = tuple(known[g] for g in given[:layers])
-    return kinds if SLIDING in kinds else ()
+    kinds = listed(k, "layer_types", layers, known)
+    if kinds is None:
+        kinds = [SLIDING if default(i) else FULL for i in range(layers)]
+    return tuple(kinds) if SLIDING in kinds else ()
 
 
 MIXERS = {  # transformers' words, and those that it had before (configuration_utils.py)
@@ -160,16 +185,10 @@ def mixed_kinds(
 ) -> tuple[str, ...]:
     """Kinds of layers with a state and with attention, as `key` lists them; else those with a state
     where `default(index)` says so."""
-    given = k.config.get(key)
-    if given is None:
-        return tuple(RECURRENT if default(i) else FULL for i in range(layers))
-    if not isinstance(given, list) or any(not isinstance(g, str) or g not in known for g in given):
-        k.fail(key, f"must be a list of {', '.join(known)}, not {shown(given)}")
-    elif len(given) < layers:
-        k.fail(key, f"names {len(given):,} layers, but there are {layers:,}; name each")
-    else:
-        return tuple(known[g] for g in given[:layers])
-    return (FULL,) * layers
+    kinds = listed(k, key, layers, known, ", ")
+    if kinds is None:
+        kinds = [RECURRENT if default(i) else FULL for i in range(layers)]
+    return tuple(kinds)
 
 
 def state_dtype(k: Keys, key: str, default: str = "") -> str:

@@ -1,6 +1,9 @@
-"""GPT-2: layer norms, learned positions, one joint projection, biases and dropout."""
+"""GPT-2: layer norms, learned positions, one joint projection, biases and dropout. GPT-BigCode
+(SantaCoder, StarCoder) has such layers with one head of keys and values."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from memcore.layers.ops import (
     KEYS,
@@ -12,9 +15,9 @@ from memcore.layers.ops import (
     plain_mlp,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import MASK, WITH_MEGATRON, Family
+from memcore.models.families.family import MASK, WITH_MEGATRON, Family, decoder_classes
 from memcore.models.model import Model
-from memcore.tape.dims import CP, POSITIONS, QKV, TP, VOCAB, D, Q, S
+from memcore.tape.dims import CONTEXT, CP, KV, POSITIONS, QKV, TP, VOCAB, D, Q, S
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
@@ -26,15 +29,7 @@ from memcore.tape.primitives import (
     split,
     wanted,
 )
-from memcore.tape.structure import (
-    CAUSAL,
-    CLASSIFICATION,
-    EMBEDDING,
-    LABELLED,
-    SPANS,
-    Structure,
-    Traits,
-)
+from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 from memcore.words.training import MLP
 
@@ -46,13 +41,20 @@ ALIASES = {
 }
 
 
-def _config(k: Keys, label: str) -> Model:
+def _gpt2(k: Keys, label: str) -> Model:
     k.refuse("reorder_and_upcast_attn", False, None)
-    return config_of(k, label, "gpt2", "gelu_new")
+    return _config(k, label, "gpt2", "gelu_new")
 
 
-def config_of(k: Keys, label: str, family: str, activation: str) -> Model:
-    """The keys of GPT-2 and of GPT-BigCode, with one's default of the activation."""
+def _bigcode(k: Keys, label: str) -> Model:
+    model = _config(k, label, "gpt_bigcode", "gelu_pytorch_tanh")
+    alone = k.flag("multi_query", True)
+    kv_heads = 1 if alone else model.kv_heads
+    return replace(model, kv_heads=kv_heads, traits=replace(model.traits, multi_query=alone))
+
+
+def _config(k: Keys, label: str, family: str, activation: str) -> Model:
+    """The keys of both, with one's default of the activation."""
     hidden = k.count("n_embd", 768)
     heads = k.count("n_head", 12, 10**6)
     k.divides("n_embd", hidden, "n_head", heads)
@@ -88,6 +90,11 @@ def embed(t: Tape, s: Structure) -> Tensor:
     return dropout(t, x, "drop") if s.traits.embedding_dropout else x
 
 
+def _bigcode_embed(t: Tape, s: Structure) -> Tensor:
+    t.buffer("bias", (CONTEXT, CONTEXT), "bool")  # a mask of older versions; nothing reads it
+    return embed(t, s)
+
+
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = layer_norm(t, x, D, "ln_1")
     with t.scope("attn", Part.ATTENTION):
@@ -107,6 +114,26 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     return add(t, x, h, "residual")
 
 
+def _bigcode_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = layer_norm(t, x, D, "ln_1")
+    with t.scope("attn", Part.ATTENTION):
+        joint = linear(t, "c_attn", h, D, QKV / TP, bias=True)
+        if s.traits.multi_query:
+            q, k, v = split(t, joint, [(*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP)])
+            q = heads_first(t, q, QUERIES, copies_grad=False)
+            k, v = (heads_first(t, x, KEYS, copies_grad=False) for x in (k, v))
+        else:
+            joint = heads_first(t, joint, joint.shape, copies_grad=True)
+            q, k, v = split(t, joint, (QUERIES, KEYS, KEYS))
+        h = attention_core(t, s, q, k, v, kind)
+        h = dropped(t, s, linear(t, "c_proj", h, Q / TP, D, bias=True), "resid_dropout")
+    x = add(t, h, x, "residual")
+    h = layer_norm(t, x, D, "ln_2")
+    with t.scope("mlp"):
+        h = dropped(t, s, plain_mlp(t, h, s.traits.activation, True, ("c_fc", "c_proj")), "dropout")
+    return add(t, x, h, "residual")
+
+
 def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
     h = layer_norm(t, x, D, "ln_2")
     with t.scope("mlp"):
@@ -114,14 +141,13 @@ def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 _head = head_behind(layer_norm, "ln_f", width=D)
-FAMILY = Family(
-    _config, embed, _layer, _head, arguments=MASK, kernels=WITH_MEGATRON,
-    aliases=ALIASES,
-    classes={
-        "GPT2LMHeadModel": CAUSAL,
-        "GPT2Model": EMBEDDING,
-        "GPT2ForSequenceClassification": CLASSIFICATION,
-        "GPT2ForTokenClassification": LABELLED,
-        "GPT2ForQuestionAnswering": SPANS,
-    },
-)  # fmt: skip
+FAMILIES = {
+    "gpt2": Family(
+        _gpt2, embed, _layer, _head, arguments=MASK, kernels=WITH_MEGATRON, aliases=ALIASES,
+        classes=decoder_classes("GPT2", causal="LMHeadModel"),
+    ),
+    "gpt_bigcode": Family(
+        _bigcode, _bigcode_embed, _bigcode_layer, _head, aliases=ALIASES,
+        classes=decoder_classes("GPTBigCode"),
+    ),
+}  # fmt: skip

@@ -11,7 +11,13 @@ from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import activation, head_behind, rms_norm
 from memcore.layers.recurrent import short_convolution
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, mixed_kinds
+from memcore.models.families.family import (
+    HF_ONLY,
+    Family,
+    decoder_classes,
+    mixed_kinds,
+    numbers_of_layers,
+)
 from memcore.models.families.llama import attention, embed, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.model import Model, Recurrence
@@ -50,13 +56,8 @@ def _like(k: Keys, label: str, family: str, hidden: int, intermediate: int) -> M
 def _convolves(k: Keys) -> Callable[[int], bool]:
     """Whether a layer is a convolution where `layer_types` does not say it: those that
     `full_attn_idxs` does not name, or none."""
-    given = k.config.get("full_attn_idxs")
-    if given is None:
-        return lambda i: False
-    if not isinstance(given, list) or any(type(i) is not int for i in given):
-        k.fail("full_attn_idxs", "must be a list of the numbers of layers")
-        return lambda i: False
-    return lambda i: i not in given
+    given = numbers_of_layers(k, "full_attn_idxs")
+    return lambda i: given is not None and i not in given
 
 
 def _lfm2(k: Keys, label: str) -> Model:

@@ -1,4 +1,5 @@
-"""Llama and its close relatives: mistral, qwen2, qwen3, granite, smollm3, hunyuan_v1_dense.
+"""Llama and its close relatives: mistral, ministral, ministral3, cwm, qwen2, qwen3, granite,
+smollm3, hunyuan_v1_dense.
 
 RMSNorm before attention and a gated MLP, rotary positions, grouped queries. They differ in biases,
 in norms on queries and keys, in windows, in multipliers, and in layers without positions.
@@ -7,7 +8,7 @@ in norms on queries and keys, in windows, in multipliers, and in layers without 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -114,6 +115,18 @@ def llama_like(
     return replace(model, rotary_dim=int(dim * k.rope("partial_rotary_factor", rotated)))
 
 
+def with_biases(family: str, **own: Any) -> Callable[[Keys, str], Model]:
+    """What a config.json says of a family of whose layers it says which have biases; `own`: as
+    `llama_like` takes it."""
+
+    def config(k: Keys, label: str) -> Model:
+        of_attention, of_mlp = k.flag("attention_bias", False), k.flag("mlp_bias", False)
+        own_traits = {"attention_bias": of_attention, "mlp_bias": of_mlp, **own}
+        return llama_like(k, label, family, **own_traits)
+
+    return config
+
+
 def embed(t: Tape, s: Structure) -> Tensor:
     return token_embedding(t, s)
 
@@ -190,16 +203,6 @@ def turning(s: Structure) -> Factor:
     return B if s.traits.rotary_own and not s.served else 1
 
 
-def _llama(k: Keys, label: str) -> Model:
-    return llama_like(
-        k,
-        label,
-        "llama",
-        attention_bias=k.flag("attention_bias", False),
-        mlp_bias=k.flag("mlp_bias", False),
-    )
-
-
 def windowed(model: Model, window: int, kinds: tuple[str, ...]) -> Model:
     """The model with a sliding window for layers of a sliding kind."""
     return replace(model, window=window, kinds=kinds) if any(map(slides, kinds)) else model
@@ -266,20 +269,6 @@ def _hunyuan(k: Keys, label: str) -> Model:
     )
 
 
-def _granite(k: Keys, label: str) -> Model:
-    return llama_like(
-        k,
-        label,
-        "granite",
-        attention_bias=k.flag("attention_bias", False),
-        mlp_bias=k.flag("mlp_bias", False),
-        # multiplied by whatever the number is, 1.0 included
-        embeddings_scaled=True,
-        residual_scaled=True,
-        logits_scaled=True,
-    )
-
-
 def _smollm3(k: Keys, label: str) -> Model:
     model = llama_like(
         k,
@@ -314,15 +303,65 @@ def _smollm3(k: Keys, label: str) -> Model:
     return replace(model, kinds=kinds, window=k.count("sliding_window", 1) if uses else 0)
 
 
+def _ministral(k: Keys, label: str) -> Model:
+    model = llama_like(k, label, "ministral", intermediate=14_336, kv_heads=8, positions=131_072)
+    slides = k.config.get("sliding_window", 4096) is not None
+    kinds = layer_kinds(k, model.layers, lambda i: slides)
+    return windowed(model, k.count("sliding_window", 4096), kinds) if slides else model
+
+
+def _ministral3(k: Keys, label: str) -> Model:
+    """Queries are scaled by a number that grows with the position."""
+    model = llama_like(
+        k,
+        label,
+        "ministral3",
+        intermediate=14_336,
+        layers=34,
+        kv_heads=8,
+        head_dim=unless_said(k, 128),
+        vocab=131_072,
+        positions=262_144,
+        temperature_tuned=True,
+    )
+    if k.config.get("sliding_window") is None:
+        return model
+    return windowed(model, k.count("sliding_window", 1), (SLIDING,) * model.layers)
+
+
+def _cwm(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "cwm",
+        hidden=6144,
+        intermediate=21_504,
+        layers=64,
+        heads=48,
+        kv_heads=8,
+        head_dim=unless_said(k, 128),
+        vocab=128_256,
+        positions=131_072,
+        mlp_bias=k.flag("mlp_bias", False),
+    )
+    kinds = layer_kinds(k, model.layers, lambda i: i % 4 != 0)
+    return windowed(model, k.count("sliding_window", 8192), kinds)
+
+
+# Its numbers multiply, whatever they are, 1.0 included.
+_granite = with_biases("granite", embeddings_scaled=True, residual_scaled=True, logits_scaled=True)
 FAMILIES = {
     name: Family(config, embed, layer, head, kernels=kernels, classes=classes)
     for name, config, kernels, classes in (
-        ("llama", _llama, WITH_BOTH, decoder_classes("Llama")),
+        ("llama", with_biases("llama"), WITH_BOTH, decoder_classes("Llama")),
         ("mistral", _mistral, WITH_BOTH, decoder_classes("Mistral")),
         ("qwen2", _qwen2, WITH_BOTH, decoder_classes("Qwen2")),
         ("qwen3", _qwen3, WITH_BOTH, decoder_classes("Qwen3")),
         ("hunyuan_v1_dense", _hunyuan, HF_ONLY, decoder_classes("HunYuanDenseV1")),
         ("granite", _granite, WITH_BOTH, decoder_classes("Granite", classifier=False)),
         ("smollm3", _smollm3, WITH_BOTH, decoder_classes("SmolLM3")),
+        ("ministral", _ministral, HF_ONLY, decoder_classes("Ministral")),
+        ("ministral3", _ministral3, HF_ONLY, decoder_classes("Ministral3")),
+        ("cwm", _cwm, HF_ONLY, decoder_classes("Cwm", classifier=False)),
     )
 }

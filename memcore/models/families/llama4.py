@@ -52,6 +52,7 @@ from memcore.tape.primitives import (
     multiply,
     split,
     stacked_linear,
+    unary,
 )
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Gradients, Tape, Tensor
@@ -189,10 +190,7 @@ def _scores(t: Tape, logits: Tensor) -> Tensor:
 
 def _summed(t: Tape, x: Tensor) -> Tensor:
     """Results of all experts, summed. Backward copies the sum's gradient for each."""
-    t.start("sum over experts", x)
-    out = t.new("sum over experts", HIDDEN, x.dtype)
-    t.finish("sum over experts", [x], out, [], lambda g: [t.new("results grad", x.shape, x.dtype)])
-    return out
+    return unary(t, x, "sum over experts", HIDDEN, grad="results grad")
 
 
 FAMILY = Family(

@@ -22,7 +22,13 @@ from memcore.layers.ops import (
 )
 from memcore.layers.recurrent import mamba2_mixer, mamba_mixer
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, mixed_kinds
+from memcore.models.families.family import (
+    HF_ONLY,
+    Family,
+    decoder_classes,
+    mixed_kinds,
+    numbers_of_layers,
+)
 from memcore.models.families.llama import attention, embed, head, llama_like, scaled
 from memcore.models.families.mixtral import granite_mixture, routing, with_experts
 from memcore.models.model import Model, Recurrence
@@ -191,11 +197,7 @@ def _bamba(k: Keys, label: str) -> Model:
         attention_bias=k.flag("attention_bias", False),
         mlp_bias=k.flag("mlp_bias", False),
     )
-    given = k.config.get("attn_layer_indices")
-    attends = [] if given is None else given
-    if not isinstance(attends, list) or any(type(i) is not int for i in attends):
-        k.fail("attn_layer_indices", "must be a list of the numbers of layers")
-        attends = []
+    attends = numbers_of_layers(k, "attn_layer_indices") or []
     kinds = tuple(FULL if i in attends else RECURRENT for i in range(model.layers))
     model = replace(
         model,

@@ -20,13 +20,13 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families import gemma
-from memcore.models.families.deepseek_v32 import SPARSE, listed
-from memcore.models.families.family import HF_ONLY, Family
+from memcore.models.families.deepseek_v32 import SPARSE
+from memcore.models.families.family import HF_ONLY, Family, listed
 from memcore.models.families.gpt_oss import clamped_gate
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mimo_v2_flash import pattern
-from memcore.models.families.minimax_m2 import sigmoid_router
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
+from memcore.models.families.olmoe import sigmoid_router
 from memcore.models.model import Indexer, Model
 from memcore.tape.dims import (
     EXPERT_F,

@@ -71,10 +71,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("lm_head"):
         h = activation(t, linear(t, "dense", x, D, D, bias=True), "gelu")
         h = layer_norm(t, h, D, "layer_norm")
-        tied = s.traits.tied_embeddings
-        logits = linear(t, "decoder", h, D, VOCAB / TP, bias=True, tied=tied)
-        if not tied:  # what its code ties to the head's bias, and reads nowhere
-            t.parameter("bias", (VOCAB / TP,), idle=True)
+        logits = bert.decoded(t, s, h, D)
     return labelled_loss(t, logits)
 
 

@@ -13,13 +13,13 @@ from typing import Any
 from memcore.errors import shown
 from memcore.layers.ops import gated_mlp, rms_norm
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, llama_like
 from memcore.models.model import Model
 from memcore.tape.dims import TP, F, of_stack
 from memcore.tape.kinds import FULL, MLP_ALONE, attends, wide, width_of
 from memcore.tape.primitives import add
-from memcore.tape.structure import CAUSAL, EMBEDDING, Structure
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 STEP = 256  # of which every width is a multiple
@@ -108,5 +108,5 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 BY_BLOCKS = Family(
     _config, embed, _layer, head, kernels=HF_ONLY,
-    classes={"DeciLMForCausalLM": CAUSAL, "DeciLMModel": EMBEDDING},
+    classes=decoder_classes("DeciLM", classifier=False),
 )  # fmt: skip

@@ -1,22 +1,28 @@
-"""OLMoE: norms over whole queries and keys, which may be clipped, and many small experts."""
+"""OLMoE: norms over whole queries and keys, which may be clipped, and many small experts.
+
+MiniMax-M2 has that attention, of which a part of each head turns, and experts that a sigmoid
+scores.
+"""
 
 from __future__ import annotations
 
-from memcore.layers.experts import routed_experts, softmax_router
+from dataclasses import replace
+
+from memcore.layers.experts import normalised, routed_experts, softmax_router, top_k
 from memcore.layers.ops import KEYS, QUERIES, attention_core, query_key_value, rms_norm, value_heads
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like, turned
 from memcore.models.families.mixtral import routing, sparse_layer, with_experts
 from memcore.models.model import Model
-from memcore.tape.dims import KV, TP, D, Q
+from memcore.tape.dims import EXPERTS, KV, TP, D, Q
 from memcore.tape.kinds import Part
-from memcore.tape.primitives import heads_first, linear
+from memcore.tape.primitives import cast, heads_first, keeps_result, linear
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _olmoe(k: Keys, label: str) -> Model:
     model = llama_like(
         k,
         label,
@@ -39,6 +45,28 @@ def _config(k: Keys, label: str) -> Model:
             f"{model.hidden_size:,}, as which transformers makes the norm of all queries",
         )
     return with_experts(model, routing(k, "num_experts", 64, 8), model.intermediate_size)
+
+
+def _minimax(k: Keys, label: str) -> Model:
+    k.refuse("router_jitter_noise", 0.0)
+    model = llama_like(
+        k,
+        label,
+        "minimax_m2",
+        hidden=3072,
+        intermediate=1536,
+        layers=62,
+        heads=48,
+        kv_heads=8,
+        head_dim=128,
+        vocab=200_064,
+        positions=196_608,
+        query_norm=True,
+        rotary_partial=True,
+    )
+    turned = int(model.head_dim * k.rope("partial_rotary_factor", 1.0))
+    model = replace(model, rotary_dim=k.count_or("rotary_dim", turned, model.head_dim))
+    return with_experts(model, routing(k, "num_local_experts", 256, 8), model.intermediate_size)
 
 
 def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -65,13 +93,32 @@ def clipped(t: Tape, x: Tensor, name: str) -> Tensor:
     return out
 
 
+def sigmoid_router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What only chooses experts (the correction bias) leaves no tensor behind."""
+    with t.scope("gate"):
+        logits = linear(t, "logits", x, D, EXPERTS, bias=False)
+        scores = keeps_result(t, cast(t, logits, "fp32", "logits (fp32)"), "sigmoid")
+        weights, index = top_k(t, scores, "top_k")
+        return normalised(t, weights, "weights, normalised"), index
+
+
 def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("mlp"):
         return routed_experts(t, s, x, *softmax_router(t, s, x))
 
 
-FAMILY = Family(
-    _config, embed, sparse_layer(attention, _mixture), head, kernels=HF_ONLY,
-    aliases={"num_local_experts": "num_experts"},
-    classes=decoder_classes("Olmoe", classifier=False),
-)  # fmt: skip
+def _minimax_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    with t.scope("mlp"):
+        return routed_experts(t, s, x, *sigmoid_router(t, x))
+
+
+FAMILIES = {
+    name: Family(
+        config, embed, sparse_layer(attention, mixture), head, kernels=HF_ONLY,
+        aliases={other: key}, classes=decoder_classes(stem, classifier=False),
+    )
+    for name, stem, config, mixture, other, key in (
+        ("olmoe", "Olmoe", _olmoe, _mixture, "num_local_experts", "num_experts"),
+        ("minimax_m2", "MiniMaxM2", _minimax, _minimax_mixture, "num_experts", "num_local_experts"),
+    )
+}  # fmt: skip

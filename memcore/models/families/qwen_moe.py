@@ -9,7 +9,13 @@ from memcore.layers import megatron
 from memcore.layers.experts import routed_experts, softmax_router
 from memcore.layers.ops import gated_mlp
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_OR_MEGATRON, Family, decoder_classes, layer_kinds
+from memcore.models.families.family import (
+    HF_OR_MEGATRON,
+    Family,
+    decoder_classes,
+    layer_kinds,
+    numbers_of_layers,
+)
 from memcore.models.families.llama import attention, embed, head, llama_like, windowed
 from memcore.models.families.mixtral import (
     all_sliding,
@@ -28,11 +34,7 @@ from memcore.tape.tape import Tape, Tensor
 def sparse(k: Keys) -> Callable[[int], bool]:
     """Whether a layer has experts: every `decoder_sparse_step`-th, but for `mlp_only_layers`."""
     step = k.count("decoder_sparse_step", 1)
-    given = k.config.get("mlp_only_layers")
-    dense_layers = [] if given is None else given
-    if not isinstance(dense_layers, list) or any(type(i) is not int for i in dense_layers):
-        k.fail("mlp_only_layers", "must be a list of the numbers of layers")
-        return lambda i: True
+    dense_layers = numbers_of_layers(k, "mlp_only_layers") or []
     return lambda i: i not in dense_layers and (i + 1) % step == 0
 
 

@@ -23,12 +23,12 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.deepseek_v32 import SPARSE, listed
-from memcore.models.families.family import HF_ONLY, Family, layer_kinds
+from memcore.models.families.deepseek_v32 import SPARSE
+from memcore.models.families.family import HF_ONLY, Family, layer_kinds, listed
 from memcore.models.families.gemma import head
 from memcore.models.families.llama import embed, llama_like
-from memcore.models.families.minimax_m2 import sigmoid_router
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
+from memcore.models.families.olmoe import sigmoid_router
 from memcore.models.model import Heads, Model
 from memcore.tape.dims import (
     EXPERT_F,

@@ -86,15 +86,19 @@ def _git(k: Keys) -> int:
     return found
 
 
+def _clip_tower(k: Keys, side: int, patch: int, bias: bool, norms: int) -> tuple[int, int]:
+    """Width and parameters of a tower of images, with a token of their class."""
+    width = k.count("hidden_size", 768)
+    _headed(k, width)
+    found = embedded(k, width, side, patch, bias=bias, extra=1) + width + norms * norm(width)
+    layers = k.count("num_hidden_layers", 12, 100_000)
+    return width, found + layers * encoder_layer(width, k.count("intermediate_size", 3072))
+
+
 def _blip(k: Keys) -> int:
     """An encoder of images, and BERT that reads its result in each layer."""
     images, texts = _inside(k, "vision_config"), _inside(k, "text_config")
-    seen = images.count("hidden_size", 768)
-    _headed(images, seen)
-    found = embedded(images, seen, 384, 16, extra=1) + seen + norm(seen)
-    found += images.count("num_hidden_layers", 12, 100_000) * encoder_layer(
-        seen, images.count("intermediate_size", 3072)
-    )
+    seen, found = _clip_tower(images, 384, 16, True, 1)
     width, vocab = texts.count("hidden_size", 768), texts.count("vocab_size", 30_524)
     _headed(texts, width)
     rows = vocab + texts.count("max_position_embeddings", 512)
@@ -113,12 +117,7 @@ def _blip(k: Keys) -> int:
 def _chinese_clip(k: Keys) -> int:
     """CLIP's tower of images, and BERT."""
     images, texts = _inside(k, "vision_config"), _inside(k, "text_config")
-    seen = images.count("hidden_size", 768)
-    _headed(images, seen)
-    found = embedded(images, seen, 224, 32, bias=False, extra=1) + seen + 2 * norm(seen)
-    found += images.count("num_hidden_layers", 12, 100_000) * encoder_layer(
-        seen, images.count("intermediate_size", 3072)
-    )
+    seen, found = _clip_tower(images, 224, 32, False, 2)
     width = texts.count("hidden_size", 768)
     _headed(texts, width)
     rows = texts.count("vocab_size", 30_522) + texts.count("max_position_embeddings", 512)

@@ -66,11 +66,6 @@ def _grown(k: Keys, key: str, width: int, usual: float) -> int:
     return int(width * share(k, key, usual))
 
 
-def _grouped(k: Keys, wide: int, heads: int) -> int:
-    """Of keys or values that several heads read."""
-    return wide * k.count_or("num_kv_heads", heads) // heads
-
-
 def _short(k: Keys, *widths: int, usual: bool = False) -> int:
     """Short convolutions of queries, keys and values."""
     return k.count("conv_size", 4) * sum(widths) if k.flag("use_short_conv", usual) else 0
@@ -80,25 +75,35 @@ def _affine(k: Keys, width: int) -> int:
     return width if k.flag("elementwise_affine", True) else 0
 
 
+def _widths(
+    k: Keys, width: int, heads: int, grown: tuple[float, float], whole: bool = True
+) -> tuple[int, int, int, int, int]:
+    """Heads, the widths of queries and of all heads' values, and those of keys and values that
+    several heads read. `grown`: the former over the hidden size, `whole`: which heads divide."""
+    heads = k.count("num_heads", heads)
+    wide = [_grown(k, f"expand_{of}", width, usual) for of, usual in zip("kv", grown, strict=True)]
+    if whole:
+        k.divides("hidden_size", wide[0], "num_heads", heads)
+    of_k, of_v = (each * k.count_or("num_kv_heads", heads) // heads for each in wide)
+    return heads, *wide, of_k, of_v  # type: ignore[return-value]
+
+
+def _gated(k: Keys, width: int, values: int) -> int:
+    return width * values if k.flag("use_output_gate", True) else 0
+
+
 def _gla(k: Keys, width: int) -> int:
     """Gated linear attention: a decay of each key channel, made from a narrow layer."""
-    heads = k.count("num_heads", 4)
-    keys, values = _grown(k, "expand_k", width, 0.5), _grown(k, "expand_v", width, 1.0)
-    k.divides("hidden_size", keys, "num_heads", heads)
-    of_k, of_v = _grouped(k, keys, heads), _grouped(k, values, heads)
-    gate = width * values if k.flag("use_output_gate", True) else 0
-    low = width * LOW + linear(LOW, of_k)
-    mixed = width * (keys + of_k + of_v) + gate + low + values * width
+    heads, keys, values, of_k, of_v = _widths(k, width, 4, (0.5, 1.0))
+    mixed = width * (keys + of_k + of_v) + _gated(k, width, values)
+    mixed += width * LOW + linear(LOW, of_k) + values * width
     return mixed + _short(k, keys, of_k, of_v) + _affine(k, values // heads)
 
 
 def _retnet(k: Keys, width: int) -> int:
     """A decay of each head that nothing is learned of."""
-    heads = k.count("num_heads", 8)
-    keys, values = _grown(k, "expand_k", width, 1.0), _grown(k, "expand_v", width, 2.0)
-    k.divides("hidden_size", keys, "num_heads", heads)
-    of_k, of_v = _grouped(k, keys, heads), _grouped(k, values, heads)
-    gate = width * values if k.flag("use_output_gate", True) else 0
+    heads, keys, values, of_k, of_v = _widths(k, width, 8, (1.0, 2.0))
+    gate = _gated(k, width, values)
     # Its configuration names short convolutions, its model makes none.
     k.flag("use_short_conv", False)
     return width * (keys + of_k + of_v) + gate + values * width + _affine(k, values // heads)
@@ -106,9 +111,7 @@ def _retnet(k: Keys, width: int) -> int:
 
 def _gsa(k: Keys, width: int) -> int:
     """Gated slot attention: few slots, which forget by gates."""
-    heads = k.count("num_heads", 4)
-    keys, values = _grown(k, "expand_k", width, 1.0), _grown(k, "expand_v", width, 1.0)
-    of_k, of_v = _grouped(k, keys, heads), _grouped(k, values, heads)
+    heads, keys, values, of_k, of_v = _widths(k, width, 4, (1.0, 1.0), whole=False)
     none = k.config.get("num_slots", 64) is None
     slots = keys // heads if none else k.count("num_slots", 64)
     if k.config.get("feature_map", "swish") not in ("swish", "relu"):

@@ -140,9 +140,7 @@ def _prophetnet(k: Keys) -> int:
     )  # fmt: skip
 
 
-def _t5(
-    sparse: bool, far: bool, width: int, heads: int, layers: int, positions: int = 32
-) -> Callable[[Keys], int]:
+def _t5(sparse: bool, far: bool, width: int, heads: int, layers: int) -> Callable[[Keys], int]:
     """T5 with experts in some layers, or with an encoder of long texts. Its head is apart where the
     file says so, as in published files, though transformers 5 ties it."""
 
@@ -152,7 +150,7 @@ def _t5(
         read = k.count("num_layers", layers, 100_000)
         written = k.count_or("num_decoder_layers", read)
         vocab = k.count("vocab_size", 32_128)
-        buckets = k.count("relative_attention_num_buckets", positions) * many
+        buckets = k.count("relative_attention_num_buckets", 32) * many
         attends, gated = 4 * hidden * many * dim, False
         if far:
             words = {"relu": "", "gated-gelu": "gated", "gated-silu": "gated", "gelu": ""}

@@ -8,7 +8,7 @@ from itertools import pairwise
 from memcore.models.config import Keys
 from memcore.models.families.counted.family import as_many, counted, counts, depths_of, share
 from memcore.models.families.family import Family, labels
-from memcore.models.sizes import attention, convolution, encoder_layer, linear, mlp, norm
+from memcore.models.sizes import attention, convolution, encoder_layer, linear, mlp, norm, patched
 from memcore.tape.structure import CLASSIFICATION, EMBEDDING
 
 MASKED_IMAGES, SEGMENTS, FOUND, PRETRAINED = "masked images", "segments", "found", "pretrained"
@@ -22,13 +22,6 @@ def _sizes(k: Keys, hidden: int = 768, inner: int = 3072, layers: int = 12) -> t
     return width, k.count("intermediate_size", inner), k.count("num_hidden_layers", layers, 100_000)
 
 
-def _patched(k: Keys, side: int = 224, patch: int = 16) -> tuple[int, int]:
-    """How many patches an image has, and how many values one of them has."""
-    (height, wide), (rows, columns) = k.pair("image_size", side), k.pair("patch_size", patch)
-    values = k.count("num_channels", 3, 1000) * rows * columns
-    return (height // rows) * (wide // columns), values
-
-
 def _classes(k: Keys, width: int) -> int:
     return linear(width, labels(k)) if k.head == CLASSIFICATION else 0
 
@@ -38,7 +31,7 @@ def _plain(extra: int, normed: bool = True) -> Callable[[Keys], int]:
 
     def count(k: Keys) -> int:
         width, inner, layers = _sizes(k)
-        patches, values = _patched(k)
+        patches, values = patched(k)
         bias = 0 if k.flag("qkv_bias", True) else 3 * width
         masks = width if k.flag("use_mask_token", False) else 0
         return (
@@ -59,7 +52,7 @@ def _mae(k: Keys) -> int:
     found = _plain(1)(k)
     if k.head != PRETRAINED:
         return found
-    patches, values = _patched(k)
+    patches, values = patched(k)
     inside, inner = k.count("decoder_hidden_size", 512), k.count("decoder_intermediate_size", 2048)
     bias = 0 if k.flag("qkv_bias", True) else 3 * inside
     return (
@@ -82,7 +75,7 @@ def _beit(k: Keys) -> int:
     """BEiT: a scale for each channel behind both parts of a layer, biases of where
     patches lie to one another; keys have no bias."""
     width, inner, layers = _sizes(k)
-    patches, values = _patched(k)
+    patches, values = patched(k)
     (height, wide), (rows, columns) = k.pair("image_size", 224), k.pair("patch_size", 16)
     placed = (2 * (height // rows) - 1) * (2 * (wide // columns) - 1) + 3
     placed *= k.count("num_attention_heads", 12)
@@ -103,7 +96,7 @@ def _beit(k: Keys) -> int:
 
 def _dinov3(k: Keys) -> int:
     width, inner, layers = _sizes(k, 384, 1536)
-    _, values = _patched(k)
+    _, values = patched(k)
     bias = k.flag("mlp_bias", True)
     gated = k.flag("use_gated_mlp", False)
     attends = 4 * width * width
@@ -122,7 +115,7 @@ def _dinov3(k: Keys) -> int:
 def _video(k: Keys) -> int:
     """VideoMAE, whose positions are not learned; keys have no bias."""
     width, inner, layers = _sizes(k)
-    _, values = _patched(k)
+    _, values = patched(k)
     frames = k.count("tubelet_size", 2)
     bias = 2 if k.flag("qv_bias", True) else 0
 
@@ -158,7 +151,7 @@ def _vivit(k: Keys) -> int:
 def _timesformer(k: Keys) -> int:
     """Attention over time, with a layer behind it, before that over patches."""
     width, inner, layers = _sizes(k)
-    patches, values = _patched(k)
+    patches, values = patched(k)
     bias = 0 if k.flag("qkv_bias", True) else 3 * width
     layer = encoder_layer(width, inner) - bias
     times = 0
@@ -175,7 +168,7 @@ def _timesformer(k: Keys) -> int:
 def _yolos(k: Keys) -> int:
     """ViT with a token for each thing that can be found."""
     width, inner, layers = _sizes(k)
-    (height, wide) = _image(k, (512, 864))
+    (height, wide) = _pair_of(k, "image_size", (512, 864))
     (rows, columns) = k.pair("patch_size", 16)
     values = k.count("num_channels", 3) * rows * columns
     tokens = k.count("num_detection_tokens", 100)
@@ -191,10 +184,6 @@ def _yolos(k: Keys) -> int:
     else:
         found += linear(width, width)
     return found
-
-
-def _image(k: Keys, usual: tuple[int, int]) -> tuple[int, int]:
-    return k.pair("image_size", usual[0]) if "image_size" in k.config else usual
 
 
 def _swin_sizes(k: Keys) -> tuple[list[tuple[int, int, int]], int]:
@@ -213,7 +202,7 @@ def _swin(second: bool) -> Callable[[Keys], int]:
     def count(k: Keys) -> int:
         stages, side = _swin_sizes(k)
         width = stages[0][0]
-        patches, values = _patched(k, patch=4)
+        patches, values = patched(k, patch=4)
         bias, ratio = k.flag("qkv_bias", True), share(k, "mlp_ratio", 4.0)
         found = linear(values, width) + norm(width)
         found += patches * width if k.flag("use_absolute_embeddings", False) else 0

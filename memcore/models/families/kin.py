@@ -1,0 +1,221 @@
+"""Kin of Llama, whose attention they have: each with a norm, an MLP or an order of its own.
+
+arcee (AFM)      an MLP of two products, relu squared between them
+exaone4          norms behind each part. Three layers of four have a window; where there are
+                 windows, the others have no positions
+glm, glm4        half of each head rotated, neighbours together, and one product for gate and up;
+                 the later one (0414) has norms before and after each part
+helium           neighbours rotated together, and norms weighted in fp32
+nemotron         (Minitron, Nemotron-4) layer norms by 1 + weight, AFM's MLP, and half of each head
+                 rotated
+olmo             layer norms that have no weights, in fp32
+seed_oss         biases on queries, keys and values, and dropout behind each part
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from memcore.layers.ops import (
+    dropped,
+    fused_gated_mlp,
+    gated_mlp,
+    head_behind,
+    plain_mlp,
+    rms_norm,
+    rms_norm_fp32_weight,
+)
+from memcore.models.config import Keys
+from memcore.models.families import olmoe
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds
+from memcore.models.families.llama import attention, embed, head, llama_like, with_biases
+from memcore.models.model import Model
+from memcore.tape.dims import D
+from memcore.tape.kinds import FULL_NOPE, SLIDING
+from memcore.tape.primitives import add, cast, layer_norm, layer_normed, shift
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Tape, Tensor
+
+Layer = Callable[[Tape, Structure, Tensor, str], Tensor]
+_arcee = with_biases("arcee", hidden=2560, intermediate=18_432, positions=4096, activation="relu2")
+_helium = with_biases(
+    "helium",
+    hidden=2560,
+    intermediate=7040,
+    layers=24,
+    heads=20,
+    kv_heads=20,
+    head_dim=128,
+    vocab=48_000,
+    positions=4096,
+    out_bias=False,
+    rotary_interleaved=True,
+)
+_nemotron = with_biases(
+    "nemotron",
+    hidden=6144,
+    intermediate=24_576,
+    heads=48,
+    vocab=256_000,
+    positions=4096,
+    activation="relu2",
+    rotary_partial=True,
+    rotated=0.5,
+)
+
+
+def _exaone4(k: Keys, label: str) -> Model:
+    model = llama_like(k, label, "exaone4", intermediate=16_384, vocab=102_400, query_norm=True)
+    return exaone_windows(k, model)
+
+
+def exaone_windows(k: Keys, model: Model) -> Model:
+    """The model with the windows that its config.json says; without one, with none."""
+    if k.config.get("sliding_window", 4096) is None:
+        return model
+    listed = k.config.get("layer_types") is not None  # and the pattern may be letters
+    every = 1 if listed else k.count("sliding_window_pattern", 4)
+    slides = layer_kinds(k, model.layers, lambda i: (i + 1) % every != 0)
+    kinds = tuple(kind if kind == SLIDING else FULL_NOPE for kind in slides or ("",) * model.layers)
+    window = k.count("sliding_window", 4096)
+    return replace(model, kinds=kinds, window=window if slides else 0)
+
+
+def _glm(k: Keys, label: str, family: str) -> Model:
+    for key in ("rmsnorm", "post_layer_norm", "multi_query_attention"):  # ChatGLM's
+        k.refuse(key, True, None)
+    for key in ("add_bias_linear", "apply_residual_connection_post_layernorm"):
+        k.refuse(key, False, None)
+    return llama_like(
+        k,
+        label,
+        family,
+        intermediate=13_696,
+        layers=40,
+        kv_heads=2,
+        head_dim=128,
+        vocab=151_552,
+        positions=131_072,
+        attention_bias=k.flag("attention_bias", True),
+        out_bias=False,
+        rotary_partial=True,
+        rotary_interleaved=True,
+        rotated=0.5,
+    )
+
+
+def _olmo(k: Keys, label: str) -> Model:
+    return llama_like(
+        k,
+        label,
+        "olmo",
+        vocab=50_304,
+        attention_bias=k.flag("attention_bias", False),
+        rotary_fp32=True,
+        attention_clipped=k.config.get("clip_qkv") is not None,
+    )
+
+
+def _seed_oss(k: Keys, label: str) -> Model:
+    return llama_like(
+        k,
+        label,
+        "seed_oss",
+        intermediate=27_648,
+        layers=64,
+        heads=80,
+        kv_heads=8,
+        head_dim=128,
+        vocab=155_136,
+        positions=524_288,
+        dropout=0.1,
+        attention_bias=k.flag("attention_bias", True),
+        out_bias=k.flag("attention_out_bias", False),
+        mlp_bias=k.flag("mlp_bias", False),
+        residual_dropout=k.dropout("residual_dropout", 0.1),
+    )
+
+
+def _layer(
+    norm: Callable[[Tape, Tensor, str], Tensor],
+    feeds: Callable[[Tape, Structure, Tensor], Tensor] = gated_mlp,
+    attends: Layer = attention,
+) -> Layer:
+    """A layer of Llama's form with this norm, MLP and attention."""
+
+    def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+        h = attends(t, s, norm(t, x, "input_layernorm"), kind)
+        x = add(t, x, dropped(t, s, h, "attention dropout"), "residual")
+        h = feeds(t, s, norm(t, x, "post_attention_layernorm"))
+        return add(t, x, dropped(t, s, h, "MLP dropout"), "residual")
+
+    return layer
+
+
+def up_down_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    """down(act(up(x)))."""
+    with t.scope("mlp"):
+        return plain_mlp(t, x, s.traits.activation, s.traits.mlp_bias, ("up_proj", "down_proj"))
+
+
+def _exaone4_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = rms_norm(t, attention(t, s, x, kind), "post_attention_layernorm")
+    x = add(t, x, h, "residual")
+    return add(t, x, rms_norm(t, gated_mlp(t, s, x), "post_feedforward_layernorm"), "residual")
+
+
+def _glm4_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = attention(t, s, rms_norm(t, x, "input_layernorm"), kind)
+    x = add(t, x, rms_norm(t, h, "post_self_attn_layernorm"), "residual")
+    h = fused_gated_mlp(t, s, rms_norm(t, x, "post_attention_layernorm"))
+    return add(t, x, rms_norm(t, h, "post_mlp_layernorm"), "residual")
+
+
+_wide_weight = partial(rms_norm_fp32_weight, widened=True)
+
+
+def _one_plus(t: Tape, x: Tensor, name: str) -> Tensor:
+    """NemotronLayerNorm1P: under autocast all that it reads is cast to bf16."""
+    with t.scope(name):
+        parts = [x, shift(t, t.parameter("weight", (D,)), "1 + weight"), t.parameter("bias", (D,))]
+        if t.autocast:
+            parts = [cast(t, p, "bf16", f"{n} (bf16)") for p, n in zip(parts, "xwb", strict=True)]
+        x, *both = parts
+        return layer_normed(t, x, both, fp32=False)
+
+
+def _weightless(t: Tape, x: Tensor, name: str) -> Tensor:
+    wide = cast(t, x, "fp32", f"{name}, x (fp32)")
+    return cast(t, layer_norm(t, wide, D, name, affine=False), x.dtype, f"{name}, cast")
+
+
+# As ChatGLM's config.json has them, from which transformers' GLM was made
+# (transformers/models/glm/convert_glm_weights_to_hf.py).
+CHATGLM = {
+    "num_layers": "num_hidden_layers",
+    "ffn_hidden_size": "intermediate_size",
+    "padded_vocab_size": "vocab_size",
+    "multi_query_group_num": "num_key_value_heads",
+    "kv_channels": "head_dim",
+    "seq_length": "max_position_embeddings",
+    "add_qkv_bias": "attention_bias",
+}
+FAMILIES = {
+    name: Family(
+        config, embed, layer, ends, kernels=HF_ONLY, classes=decoder_classes(stem),
+        aliases=CHATGLM if name == "glm" else {},
+    )
+    for name, stem, config, layer, ends in (
+        ("arcee", "Arcee", _arcee, _layer(rms_norm, up_down_mlp), head),
+        ("exaone4", "Exaone4", _exaone4, _exaone4_layer, head),
+        ("glm", "Glm", partial(_glm, family="glm"), _layer(rms_norm, fused_gated_mlp), head),
+        ("glm4", "Glm4", partial(_glm, family="glm4"), _glm4_layer, head),
+        ("helium", "Helium", _helium, _layer(_wide_weight), head_behind(_wide_weight)),
+        ("nemotron", "Nemotron", _nemotron, _layer(_one_plus, up_down_mlp), head_behind(_one_plus)),
+        ("olmo", "Olmo", _olmo, _layer(_weightless, attends=olmoe.attention),
+         head_behind(_weightless)),
+        ("seed_oss", "SeedOss", _seed_oss, _layer(rms_norm), head),
+    )
+}  # fmt: skip

@@ -264,6 +264,17 @@ class Draft:
                 for said in self.said
             ]
 
+    def rollouts(self, prompts: int, answers: int, key: str) -> None:
+        """Rollouts of a GPU, once it is known how many there are: so many answers to each of so
+        many prompts, shared out; nothing where there are no prompts."""
+
+        def shared_out(draft: Draft, around: Around) -> None:
+            mine = max(1, prompts * answers // around.gpus)
+            draft.put("together.rollouts", mine, key, f"{prompts} x {answers}")
+
+        if prompts:
+            self.later.append(shared_out)
+
     def leave(self, key: str, why: str) -> None:
         """A key that moves memory or time, and that no plan says."""
         self.left.append(Issue(key, why))

@@ -97,10 +97,7 @@ def _rollouts(keys: Keys, draft: Draft) -> None:
         draft.put("together.rollouts", max(1, mine), key, f"{each} x {times} of a GPU")
 
     draft.later.append(shared_out)
-    weight = keys.one("beta", "rl_beta")
-    near = weight is not None and bool(str(weight).strip("0."))
-    said = "not said: 0" if weight is None else weight
-    draft.put("together.reference", "gpu" if near else "none", keys.named("beta", "rl_beta"), said)
+    reference(keys, draft, "gpu", "beta", "rl_beta")
     mode = str(keys.take("vllm_mode") or "colocate")
     if not keys.on("use_vllm"):
         draft.leave(
@@ -130,6 +127,14 @@ def _rollouts(keys: Keys, draft: Draft) -> None:
     asleep = keys.on("vllm_enable_sleep_mode")
     draft.put("together.asleep", "all" if asleep else "nothing",
               keys.written("vllm_enable_sleep_mode"), asleep)  # fmt: skip
+
+
+def reference(keys: Keys, draft: Draft, where: str, *named: str) -> None:
+    """Where a reference rests: there is one where a key gives its distance a weight."""
+    weight = keys.one(*named)
+    near = weight is not None and bool(str(weight).strip("0."))
+    said = "not said: 0" if weight is None else weight
+    draft.put("together.reference", where if near else "none", keys.named(*named), said)
 
 
 def paired(draft: Draft, key: str, why: str) -> None:

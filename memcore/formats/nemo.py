@@ -12,7 +12,8 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import megatron
-from memcore.formats.found import Around, Draft, Keys, UnsaidError, flag, names, positive, share
+from memcore.formats.found import Draft, Keys, UnsaidError, flag, names, positive, share
+from memcore.formats.methods import reference
 from memcore.words.engines import ENGINES
 
 # Megatron's options, by their names here.
@@ -118,13 +119,7 @@ def _rollouts(values: Mapping[str, Any], draft: Draft) -> None:
     )
     prompts = draft.count(steps, "num_prompts_per_step")
     answers = draft.count(steps, "num_generations_per_prompt") or 1
-
-    def shared_out(draft: Draft, around: Around) -> None:
-        mine = max(1, prompts * answers // around.gpus)
-        draft.put("together.rollouts", mine, "grpo.num_prompts_per_step", f"{prompts} x {answers}")
-
-    if prompts:
-        draft.later.append(shared_out)
+    draft.rollouts(prompts, answers, "grpo.num_prompts_per_step")
     draft.read(made, "serve.output_len", positive, "max_new_tokens")
     engine = str(made.one("backend") or "vllm")
     draft.put("serve.engine", engine if engine in ENGINES else "vllm", "policy.generation.backend")
@@ -149,11 +144,7 @@ def _rollouts(values: Mapping[str, Any], draft: Draft) -> None:
     draft.put("together.asleep", "all", apart.written("enabled"))
     draft.put("together.trainer", "host", apart.written("enabled"))
     loss = Keys(_section(values, "loss_fn"), "loss_fn.{}".format)
-    weight = loss.one("reference_policy_kl_penalty")
-    near = weight is not None and bool(str(weight).strip("0."))
-    said = "not said: 0" if weight is None else weight
-    key = loss.written("reference_policy_kl_penalty")
-    draft.put("together.reference", "host" if near else "none", key, said)
+    reference(loss, draft, "host", "reference_policy_kl_penalty")
 
 
 def _adapter(values: Mapping[str, Any], sharded: bool, draft: Draft) -> None:

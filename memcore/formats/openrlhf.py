@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore.formats.found import (
-    Around,
     Draft,
     Keys,
     mixed,
@@ -201,9 +200,4 @@ def _beside(keys: Keys, draft: Draft) -> None:
     draft.put("together.reference", apart if near else "none", "--init_kl_coef", said)
     scores = keys.one("reward_pretrain") is not None
     draft.put("together.reward", apart if scores else "none", "--reward_pretrain", scores)
-
-    def shared_out(draft: Draft, around: Around) -> None:
-        mine = max(1, prompts * answers // around.gpus)
-        draft.put("together.rollouts", mine, "--rollout_batch_size", f"{prompts} x {answers}")
-
-    draft.later.append(shared_out)
+    draft.rollouts(prompts, answers, "--rollout_batch_size")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore.formats import megatron
-from memcore.formats.found import Around, Draft, Keys, hyphened, positive, share
+from memcore.formats.found import Draft, Keys, hyphened, positive, share
 from memcore.formats.texts import options
 
 MARKS = {
@@ -80,10 +80,4 @@ def _beside(keys: Keys, draft: Draft) -> None:
     draft.put("together.trainer", "host", "--colocate")
     near = keys.on("use_kl_loss") or keys.take("kl_coef") not in (None, "0", "0.0", "0.00")
     draft.put("together.reference", "host" if near else "none", "--use-kl-loss", near)
-
-    def shared_out(draft: Draft, around: Around) -> None:
-        mine = max(1, prompts * answers // around.gpus)
-        draft.put("together.rollouts", mine, "--rollout-batch-size", f"{prompts} x {answers}")
-
-    if prompts:
-        draft.later.append(shared_out)
+    draft.rollouts(prompts, answers, "--rollout-batch-size")

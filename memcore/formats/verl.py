@@ -195,13 +195,12 @@ def _step(keys: Keys, draft: Draft, length: int) -> None:
     of_all = draft.count(keys, f"{ACTOR}.ppo_micro_batch_size")  # of all GPUs, in older files
 
     def shared_out(draft: Draft, around: Around) -> None:
-        mine = max(1, prompts * answers // around.gpus)
-        draft.put("together.rollouts", mine, "data.train_batch_size", f"{prompts} x {answers}")
-        if of_all:
-            name = f"{ACTOR}.ppo_micro_batch_size"
-            draft.put("train.micro_batch", max(1, of_all // around.gpus), name, of_all)
+        name = f"{ACTOR}.ppo_micro_batch_size"
+        draft.put("train.micro_batch", max(1, of_all // around.gpus), name, of_all)
 
-    draft.later.append(shared_out)
+    draft.rollouts(prompts, answers, "data.train_batch_size")
+    if of_all:
+        draft.later.append(shared_out)
 
 
 def _policy(keys: Keys, draft: Draft) -> None:

@@ -1,41 +1,51 @@
-"""BLOOM: ALiBi instead of positions, a norm on the embedding, eager attention only."""
+"""BLOOM and MPT: ALiBi instead of positions, one joint projection, eager attention only.
+
+BLOOM norms its embedding, MPT has no biases.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from memcore.layers.ops import (
+    CAUSAL,
     KEYS,
     QUERIES,
     SCORES,
     TOKENS,
     core,
+    dropped,
     head_behind,
     masked,
+    plain_mlp,
     token_embedding,
     weighted_values,
 )
 from memcore.models.config import Keys
 from memcore.models.families.family import Family, decoder_classes
 from memcore.models.model import Model
-from memcore.tape.dims import HEAD_DIM, HEADS, QKV, TP, B, D, F, Q, S
-from memcore.tape.kinds import Part
+from memcore.tape.dims import CP, HEAD_DIM, HEADS, QKV, TP, B, D, F, Q, S
+from memcore.tape.kinds import Part, Role
 from memcore.tape.primitives import (
     add,
     composed,
     contiguous,
     dropout,
     heads_first,
+    keeps_input,
     layer_norm,
     linear,
+    masked_fill,
     matmul,
+    scale,
     split,
 )
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _bloom(k: Keys, label: str) -> Model:
     hidden = k.count("hidden_size", 64)
     heads = k.count("n_head", 8, 10**6)
     k.divides("hidden_size", hidden, "n_head", heads)
@@ -66,14 +76,14 @@ def _embed(t: Tape, s: Structure) -> Tensor:
     return layer_norm(t, x, D, "word_embeddings_layernorm")
 
 
-def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+def _bloom_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     after = s.traits.residual_after_norm
 
     def added(x: Tensor, residual: Tensor, name: str) -> Tensor:
         return add(t, residual, dropout(t, x, name) if s.traits.residual_dropout else x, "residual")
 
     h = layer_norm(t, x, D, "input_layernorm")
-    x = added(_attention(t, s, h), h if after else x, "attention dropout")
+    x = added(_bloom_attention(t, s, h), h if after else x, "attention dropout")
     h = layer_norm(t, x, D, "post_attention_layernorm")
     residual = h if after else x
     with t.scope("mlp"):
@@ -83,7 +93,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     return added(h, residual, "MLP dropout")
 
 
-def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
+def _bloom_attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("self_attention", Part.ATTENTION):
         joint = linear(t, "query_key_value", x, D, QKV / TP, bias=True)
         parts = split(t, joint, [(*TOKENS, Q / TP)] * 3, sliced=True)
@@ -102,13 +112,94 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return linear(t, "dense", out, Q / TP, D, bias=True)
 
 
-_head = head_behind(layer_norm, "ln_f", width=D)
-FAMILY = Family(
-    _config, _embed, _layer, _head, attentions=("eager",),
-    aliases={
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "n_embed": "hidden_size",  # renamed by its constructor, as Falcon's
-    },
-    classes=decoder_classes("Bloom"),
-)  # fmt: skip
+def _mpt(k: Keys, label: str) -> Model:
+    hidden = k.count("d_model", 2048)
+    heads = k.count("n_heads", 16, 10**6)
+    k.divides("d_model", hidden, "n_heads", heads)
+    k.refuse("expansion_ratio", 4)
+    k.refuse("no_bias", True)
+    k.refuse("logit_scale", None)
+    own = k.within("attn_config")
+    own.refuse("attn_type", "multihead_attention")
+    own.refuse("alibi", True)
+    own.refuse("prefix_lm", False)
+    own.refuse("qk_ln", False)
+    dropped = own.dropout("attn_pdrop", 0.0)
+    clipped = own.config.get("clip_qkv") is not None
+    k.absorb("attn_config", own)
+    return Model(
+        family="mpt",
+        label=label,
+        layers=k.count("n_layers", 24, 100_000),
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=max(1, hidden // heads),
+        vocab_size=k.count("vocab_size", 50_368),
+        max_positions=k.count("max_seq_len", 2048),
+        traits=Traits(
+            activation="gelu",
+            tied_embeddings=k.flag("tie_word_embeddings", True),
+            attention_dropout=dropped,
+            residual_dropout=dropped,
+            attention_clipped=clipped,
+        ),
+    )
+
+
+def _mpt_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = _mpt_attention(t, s, layer_norm(t, x, D, "norm_1", bias=False))
+    x = add(t, dropped(t, s, h, "resid_attn_dropout"), x, "residual")
+    h = layer_norm(t, x, D, "norm_2", bias=False)
+    with t.scope("ffn"):
+        h = plain_mlp(t, h, s.traits.activation, False, ("up_proj", "down_proj"))
+        return add(t, dropped(t, s, h, "dropout"), x, "residual")
+
+
+def _mpt_attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    with t.scope("attn", Part.ATTENTION):
+        joint = linear(t, "Wqkv", x, D, QKV / TP, bias=False)
+        if s.traits.attention_clipped:
+            joint = keeps_input(t, joint, "clipped")
+        parts = split(t, joint, [(*TOKENS, Q / TP)] * 3)
+        q, k, v = (
+            heads_first(t, part, shape, copies_grad=False)
+            for part, shape in zip(parts, (QUERIES, KEYS, KEYS), strict=True)
+        )
+
+        def run(heads: Sequence[Tensor]) -> Tensor:
+            q, k, v = (contiguous(t, x, x.shape, f"{n}, contiguous")
+                       for x, n in zip(heads, "qkv", strict=True))  # fmt: skip
+            scores = scale(t, matmul(t, q, k, SCORES, HEAD_DIM, "scores"), "scores, scaled")
+            alibi = t.shared("alibi", (HEADS / TP, 1, S), "fp32")
+            scores = add(t, scores, alibi, "scores with alibi")
+            mask = t.shared(CAUSAL, (B, 1, S / CP, S), "bool", Role.CAUSAL_MASK)
+            scores = masked_fill(t, scores, mask, "scores, masked")
+            return weighted_values(t, s, scores, v, softmax_fp32=True)
+
+        out = core(t, run, q, k, v)
+        return linear(t, "out_proj", out, Q / TP, D, bias=False)
+
+
+FAMILIES = {
+    "bloom": Family(
+        _bloom, _embed, _bloom_layer, head_behind(layer_norm, "ln_f", width=D),
+        attentions=("eager",), classes=decoder_classes("Bloom"),
+        aliases={
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "n_embed": "hidden_size",  # renamed by its constructor, as Falcon's
+        },
+    ),
+    "mpt": Family(
+        _mpt, partial(token_embedding, name="wte"), _mpt_layer,
+        head_behind(layer_norm, "norm_f", width=D, bias=False),
+        attentions=("eager",), classes=decoder_classes("Mpt"),
+        aliases={
+            "hidden_size": "d_model",
+            "num_attention_heads": "n_heads",
+            "num_hidden_layers": "n_layers",
+        },
+    ),
+}  # fmt: skip

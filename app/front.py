@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 from streamlit import config, file_util
 from streamlit.components.v2.bidi_component import main as bidi_component
 from streamlit.cursor import Cursor, SparseList
@@ -50,13 +51,8 @@ from streamlit.web.server.starlette.starlette_websocket import StarletteSessionC
 
 VIEWS = frozenset(path.stem for path in Path(__file__).with_name("views").glob("[!_]*.py"))
 OLD = frozenset(("timeline",))  # addresses of views that stand elsewhere now
-# The page's own scripts are beside it, and so is the server. Not told so, the page looks for the
-# server below each view's own address first, and is answered twice that there is none.
-BESIDE = (
-    "<script>window.__streamlit = "
-    "{BACKEND_BASE_URL: new URL('./', window.location.origin + window.location.pathname).href};"
-    "</script>"
-)
+# What the page does before Streamlit's own scripts.
+BEFORE = f"<script>{Path(__file__).with_suffix('.js').read_text(encoding='utf-8')}</script>"
 # What the page's boxes ask of each suggestion: Streamlit's own wants every letter that was typed in
 # its order, and for "glm 4.5" suggests no GLM-4.5. Here each word is anywhere in the label, or all
 # but the marks in it are. Whose a model is on the hub, and how it was tuned, tells nothing apart.
@@ -100,7 +96,7 @@ class Base:
     def __init__(self, app: ASGIApp):
         self.app = app
         page = Path(file_util.get_static_dir(), "index.html").read_text(encoding="utf-8")
-        self.page = page.replace("<head>", f"<head>{BESIDE}", 1)
+        self.page = page.replace("<head>", f"<head>{BEFORE}", 1)
         self.scripts = suggesting()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,15 +108,13 @@ class Base:
             script = Response(self.scripts[name], media_type="text/javascript", headers=kept)
             await script(scope, receive, send)
         else:
-            if scope["type"] == "websocket":
-                _write_at_once(send)
             await self.app(scope, receive, send)
 
 
 def _is_view(scope: Scope) -> bool:
     *folders, name = str(scope["path"]).split("/")
     base = config.get_option("server.baseUrlPath").strip("/")
-    return name in VIEWS | OLD and "/".join(folders).strip("/") == base
+    return name in VIEWS | OLD | {""} and "/".join(folders).strip("/") == base
 
 
 def keep_what_is_unsent() -> None:
@@ -330,13 +324,19 @@ def while_another_finds_it() -> Iterator[None]:
             ANSWERING.add(context.session_id)
 
 
-TOGETHER = 0.004  # seconds in which what a run has to say is collected
+BEGINS, TOGETHER = 0.1, 0.004  # seconds in which is collected what a run says, at first and later
+WAITS = {
+    ScriptRunnerEvent.SCRIPT_STARTED: BEGINS,
+    ScriptRunnerEvent.ENQUEUE_FORWARD_MSG: TOGETHER,
+}
 
 
 def hand_over_together() -> None:
     """Let a run hand over to the server's thread what it has to say in few pieces. Streamlit wakes
     that thread for each element, and it interrupts the run: together as long as the element itself
-    takes. What begins and ends a run is handed over at once, with all that was said before."""
+    takes. The end of a run is handed over at once, with all that was said before. Its beginning
+    waits longer than its elements: a browser that hears of it alone draws the whole page for that,
+    and then again, and most runs are over by then."""
     waiting: WeakKeyDictionary[AppSession, deque[Callable[[], None]]] = WeakKeyDictionary()
     lock = threading.Lock()
 
@@ -350,8 +350,8 @@ def hand_over_together() -> None:
                 said = {"message": "a run's message was lost", "exception": error}
                 session._event_loop.call_exception_handler(said)
 
-    def later(session: AppSession) -> None:
-        session._event_loop.call_later(TOGETHER, take, session)
+    def later(session: AppSession, seconds: float) -> None:
+        session._event_loop.call_later(seconds, take, session)
 
     def hear(
         self: AppSession, sender: ScriptRunner | None, event: ScriptRunnerEvent, **more: Any
@@ -363,14 +363,15 @@ def hand_over_together() -> None:
             of = waiting.setdefault(self, deque())
             of.append(handle)
             first = len(of) == 1
+        wait = WAITS.get(event)
         if event is ScriptRunnerEvent.SCRIPT_STARTED:
             ANSWERING.add(self.id)
-        elif event is not ScriptRunnerEvent.ENQUEUE_FORWARD_MSG:
+        elif wait is None:
             ANSWERING.discard(self.id)
-        if event is not ScriptRunnerEvent.ENQUEUE_FORWARD_MSG:
+        if wait is None:
             self._call_soon_on_event_loop(lambda: take(self))
         elif first:
-            self._call_soon_on_event_loop(lambda: later(self))
+            self._call_soon_on_event_loop(lambda: later(self, wait))
 
     AppSession._on_scriptrunner_event = hear  # type: ignore[method-assign,assignment]
 
@@ -427,43 +428,28 @@ def answer_whoever_asks() -> None:
 _CLOSING: set[asyncio.Future[None]] = set()
 
 
-class AtOnce:
-    """A connection that writes in one piece what it is given in one step of the server's thread.
-    Each piece would let go of the interpreter, and wait for it behind every run."""
-
-    def __init__(self, of: asyncio.Transport):
-        self.of = of
-        self.waiting: list[bytes] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.of, name)
-
-    def write(self, data: bytes) -> None:
-        if not self.waiting:
-            asyncio.get_running_loop().call_soon(self.flush)
-        self.waiting.append(data)
-
-    def flush(self) -> None:
-        data, self.waiting = b"".join(self.waiting), []
-        if data and not self.of.is_closing():
-            self.of.write(data)
-
-    def close(self) -> None:
-        self.flush()
-        self.of.close()
+IN_ONE_FRAME = "in_one_frame"  # asked by front.js behind the address of the server
 
 
-def _write_at_once(send: Send) -> None:
-    """Of a web socket's connection, where its server lets one see it."""
-    protocol = getattr(send, "__self__", None)
-    if isinstance(transport := getattr(protocol, "transport", None), asyncio.Transport):
-        vars(protocol)["transport"] = AtOnce(transport)
+def in_one_frame(messages: Iterable[bytes]) -> bytes:
+    """Messages as one, each behind the number of its bytes in four."""
+    return b"".join(len(message).to_bytes(4, "big") + message for message in messages)
+
+
+class Outgoing(asyncio.Queue[bytes]):
+    """What is to be sent to a browser: it gives all that there is as one frame."""
+
+    async def get(self) -> bytes:
+        first = await super().get()
+        return in_one_frame([first, *(self.get_nowait() for _ in range(self.qsize()))])
 
 
 def send_in_one_piece() -> None:
-    """Let the server's thread send all at once that there is for a browser. Streamlit looks around
-    after each message, which took as long as the message."""
+    """Send all at once that there is for a browser, in one frame where it asks for that. Streamlit
+    looks around after each message, which took as long as the message; and of each the browser made
+    a task of its own, between any two of which it may draw the page."""
     flushing, sending = AppSession.flush_browser_queue, Runtime._send_message
+    making = StarletteSessionClient.__init__
 
     def flush(self: AppSession) -> list[Any]:
         found = flushing(self)
@@ -473,8 +459,14 @@ def send_in_one_piece() -> None:
         for message in messages:
             sending(self, info, message)
 
+    def make(self: StarletteSessionClient, websocket: WebSocket) -> None:
+        making(self, websocket)
+        if IN_ONE_FRAME in websocket.query_params:
+            self._send_queue = Outgoing(self._send_queue.maxsize)
+
     AppSession.flush_browser_queue = flush  # type: ignore[method-assign]
     Runtime._send_message = send  # type: ignore[method-assign,assignment]
+    StarletteSessionClient.__init__ = make  # type: ignore[method-assign]
 
 
 def copy_places_quickly() -> None:

@@ -18,15 +18,17 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import MagicMock
 
 import pytest
 import served
+from starlette.datastructures import QueryParams
 from streamlit.components.v2.bidi_component import main as bidi_component
 from streamlit.cursor import Cursor, RunningCursor
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.BidiComponent_pb2 import BidiComponent
+from streamlit.proto.Delta_pb2 import Delta
 from streamlit.proto.Element_pb2 import Element
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.runtime.app_session import AppSession
@@ -179,12 +181,12 @@ def test_two_that_start_at_once_print_each_its_own_address(tmp_path: Path) -> No
 
 
 def test_every_view_has_a_front_and_no_other_path_has(server: served.Server) -> None:
-    for view in ("timeline", "serve", "method"):
+    for view in ("", "timeline", "serve", "method"):
         status, text = server.get(f"/{view}?mb=2")
         assert status == 200
         assert "BACKEND_BASE_URL" in text
-        assert server.get(f"/{view}/_stcore/health")[0] == 404
-    for path in ("/", "/_stcore/health", "/_stcore/timeline", "/nosuchview"):
+        assert not view or server.get(f"/{view}/_stcore/health")[0] == 404
+    for path in ("/_stcore/", "/_stcore/health", "/_stcore/timeline", "/nosuchview"):
         assert "BACKEND_BASE_URL" not in server.get(path)[1]
 
 
@@ -256,7 +258,7 @@ class Session:
     def __init__(self) -> None:
         self.heard: list[Any] = []
         self.woken: list[Callable[[], object]] = []
-        self.later: list[Callable[[], object]] = []
+        self.later: list[tuple[float, Callable[[], object]]] = []
         self._event_loop = self
 
     def _handle_scriptrunner_event_on_event_loop(
@@ -270,8 +272,7 @@ class Session:
         self.woken.append(callback)
 
     def call_later(self, seconds: float, take: Callable[[Any], None], of: Session) -> None:
-        assert seconds == front.TOGETHER
-        self.later.append(lambda: take(of))
+        self.later.append((seconds, lambda: take(of)))
 
     def call_exception_handler(self, said: dict[str, Any]) -> None:
         self.heard.append(type(said["exception"]))
@@ -280,7 +281,8 @@ class Session:
 def test_what_a_run_says_is_heard_together_and_in_its_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The beginning and the end at once, elements between them after a moment at most."""
+    """The end at once, with all before it; a beginning waits for elements a moment, they for others
+    a shorter one."""
     for patched, name in (
         (AppSession, "_on_scriptrunner_event"),
         (Runtime, "_enqueued_some_message"),
@@ -302,65 +304,73 @@ def test_what_a_run_says_is_heard_together_and_in_its_order(
         while session.woken:
             session.woken.pop(0)()
 
+    def waited() -> float:
+        seconds, take = session.later.pop()
+        take()
+        return seconds
+
     say(begins)
-    wake()
-    assert session.heard == [begins]
     assert {session.id} == front.ANSWERING
     for word in ("one", "a fault", "three"):
         say(says, forward_msg=word)
     assert len(session.woken) == 1
     wake()
-    assert session.heard == [begins]
-    session.later.pop()()
+    assert not session.heard
+    assert waited() == front.BEGINS
     assert session.heard == [begins, "one", "a fault", ValueError, "three"]
     say(says, forward_msg="four")
+    say(says, forward_msg="five")
+    wake()
+    assert waited() == front.TOGETHER < front.BEGINS
+    assert session.heard[-2:] == ["four", "five"]
+    say(says, forward_msg="six")
     say(ends)
     wake()
-    assert session.heard[-2:] == ["four", ends]
+    assert session.heard[-2:] == ["six", ends]
     assert not front.ANSWERING
-    session.later.pop()()  # finds nothing
+    waited()  # finds nothing
     assert session.heard[-1] == ends
 
 
-def test_what_is_sent_in_one_step_is_written_in_one_piece() -> None:
-    """In its order; and before the connection is closed."""
-    written: list[bytes | str] = []
+@pytest.mark.parametrize("asked", [True, False])
+def test_what_there_is_for_a_browser_is_one_frame(
+    monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    """In its order, where it asks for that; else message by message."""
+    monkeypatch.setattr(StarletteSessionClient, "__init__", StarletteSessionClient.__init__)
+    for patched, name in ((AppSession, "flush_browser_queue"), (Runtime, "_send_message")):
+        monkeypatch.setattr(patched, name, getattr(patched, name))
+    front.send_in_one_piece()
+    sent: list[bytes] = []
 
-    class Connection(asyncio.Transport):
-        def write(self, data: bytes) -> None:  # type: ignore[override]
-            written.append(data)
+    class Socket:
+        headers: ClassVar[dict[str, str]] = {}
+        cookies: ClassVar[dict[str, str]] = {}
+        client = None
+        query_params = QueryParams(front.IN_ONE_FRAME if asked else "")
 
-        def close(self) -> None:
-            written.append("closed")
+        async def send_bytes(self, data: bytes) -> None:
+            sent.append(data)
+            await asyncio.sleep(0)
 
-        def is_closing(self) -> bool:
-            return "closed" in written
-
-    class Protocol:
-        def __init__(self) -> None:
-            self.transport: Any = Connection()
-
-        async def send(self, message: Any) -> None:
-            self.transport.write(message)
+    messages = [ForwardMsg(script_finished=0), ForwardMsg(delta=Delta(fragment_id="é" * 300))]
+    texts = [message.SerializeToString() for message in messages]
 
     async def talk() -> None:
-        protocol = Protocol()
-        front._write_at_once(protocol.send)
-        await protocol.send(b"one ")
-        await protocol.send(b"two")
-        assert not written
-        await asyncio.sleep(0)
-        assert written == [b"one two"]
-        await protocol.send(b"three")
-        protocol.transport.close()
-        await asyncio.sleep(0)
-        assert written[1:] == [b"three", "closed"]
-        await protocol.send(b"too late")
-        await asyncio.sleep(0)
-        assert written[-1] == "closed"
+        client = StarletteSessionClient(Socket())  # type: ignore[arg-type]
+        for message in messages:
+            client.write_forward_msg(message)
+        await asyncio.sleep(0.01)
+        client.write_forward_msg(messages[0])
+        await asyncio.sleep(0.01)
+        await client.aclose()
 
     asyncio.run(talk())
-    front._write_at_once(asyncio.sleep)  # of another kind: left alone
+    frames = [front.in_one_frame(texts), front.in_one_frame(texts[:1])]
+    assert sent == (frames if asked else [*texts, texts[0]])
+    assert front.in_one_frame([b"ab", b"", b"c" * 258]) == (
+        b"\0\0\0\2ab" + b"\0\0\0\0" + b"\0\0\1\2" + b"c" * 258
+    )
 
 
 def test_all_that_there_is_for_a_browser_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

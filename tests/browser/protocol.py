@@ -7,6 +7,7 @@ import json
 import math
 import re
 import time
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +23,7 @@ class Tab:
     """One tab. It holds an address and the widgets' values, as they were when it last listened."""
 
     def __init__(self, url: str, query: str) -> None:
-        address = url.replace("http", "ws", 1) + "/_stcore/stream"
+        address = url.replace("http", "ws", 1) + "/_stcore/stream?in_one_frame"
         self.opening = connect(address, subprotocols=["streamlit"], max_size=None, compression=None)
         self.query = query
         self.page = self.entry = ""  # hashes: of the view, and of the script that draws all of them
@@ -34,6 +35,7 @@ class Tab:
         self.components: dict[str, str] = {}  # ids by their names
         self.said: list[str] = []  # headings, in the order in which they came
         self.waits: tuple[str, str, int] | None = None  # what tells that the plan rests, of a run
+        self.unheard: deque[ForwardMsg] = deque()  # of a frame
 
     def __enter__(self) -> Self:
         self.socket = self.opening.__enter__()
@@ -102,21 +104,26 @@ class Tab:
             if (left := until - time.monotonic()) <= 0:
                 return finished
             try:
-                raw = self.socket.recv(timeout=min(quiet, left))
+                message = self._next(min(quiet, left))
             except TimeoutError:
                 if finished:
                     return True
                 continue
-            message = ForwardMsg.FromString(raw)
             self.hear(message)
             kind = message.WhichOneof("type")
             finished = kind != "new_session" and (finished or kind == "script_finished")
+
+    def _next(self, seconds: float) -> ForwardMsg:
+        """The next message. Raises TimeoutError where none comes in time."""
+        if not self.unheard:
+            self.unheard.extend(rig.messages(self.socket.recv(timeout=seconds, decode=False)))
+        return self.unheard.popleft()
 
     def begins(self) -> None:
         """Take in what the server says, until a run begins."""
         kind = None
         while kind != "new_session":
-            message = ForwardMsg.FromString(self.socket.recv(timeout=rig.SECONDS))
+            message = self._next(rig.SECONDS)
             self.hear(message)
             kind = message.WhichOneof("type")
 

@@ -220,6 +220,14 @@ IDLE = """() => {
 }"""
 
 
+def messages(frame: bytes) -> Iterator[ForwardMsg]:
+    """What the server says in a frame, as front.js takes it apart."""
+    at = 0
+    while at < len(frame):
+        first, at = at + 4, at + 4 + int.from_bytes(frame[at : at + 4], "big")
+        yield ForwardMsg.FromString(frame[first:at])
+
+
 @dataclass
 class Runs:
     """Runs of the script that a page has heard of, by their messages: what the page shows of them
@@ -230,8 +238,7 @@ class Runs:
     whole: int = 0  # of those ended: of the page, and not of a fragment of it
 
     def heard(self, payload: str | bytes) -> None:
-        if isinstance(payload, bytes):
-            message = ForwardMsg.FromString(payload)
+        for message in messages(payload) if isinstance(payload, bytes) else ():
             kind = message.WhichOneof("type")
             self.begun += kind == "new_session"
             self.ended += kind == "script_finished"

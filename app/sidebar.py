@@ -158,6 +158,10 @@ def _changes() -> None:
     changed = state.changed()
     n = len(changed)
     said = f"{n} change{'s' * (n != 1)} from the default" if n else "No change from the default"
+    if st.session_state.get("changes_said") != said:
+        # A box with another label is another one to Streamlit, and would be folded.
+        st.session_state.changes = bool(st.session_state.get("changes"))
+        st.session_state.changes_said = said
     box = st.expander(said, key="changes", on_change="rerun")
     if not box.open:
         return

@@ -19,7 +19,7 @@ from memcore.models import catalog
 from memcore.plan.plan import Plan, get
 from memcore.search.fitting import Within
 from memcore.search.growing import BATCH, LENGTH
-from memcore.search.levers import Lever, differences
+from memcore.search.levers import Lever
 from memcore.search.solver import Solved
 from memcore.units import money_text
 from memcore.words import jobs
@@ -215,7 +215,7 @@ def about(name: str) -> About:
     """What the worked plan with this name is about; each of them trains or serves."""
     plan = sidebar.example(name)
     report = shared.report(plan)
-    if report.serve and any(path.startswith("serve.") for path in differences(Plan(), plan)):
+    if report.serve and sidebar.serves(name):
         said = f"Serving {'fits' if report.serve.fits else 'does not fit'}"
         return About(said, bar.of_serving(report.serve, plan.serve.concurrency), "serve")
     assert report.memory

@@ -433,7 +433,9 @@ def test_starting_from_a_worked_example() -> None:
     for name in PLANS:
         at.selectbox(key="example").set_value(name).run()
         alive(at)
-        assert shown_plan(at) == Plan.of(catalog.plan_entries()[name]["plan"]), name
+        plan = catalog.plan_entries()[name]["plan"]
+        assert shown_plan(at) == Plan.of(plan), name
+        assert verdict(at).startswith("**Serving") is bool(plan.get("serve")), name
 
 
 # --- links ---------------------------------------------------------------------------------------

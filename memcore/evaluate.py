@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memcore.errors import PlanError, shown
 from memcore.frameworks import FRAMEWORKS
+from memcore.hardware import constants
 from memcore.hardware.accelerator import FP32_PASSES, Accelerator
 from memcore.hardware.constants import MOST_GPUS
 from memcore.models.counts import active_parameters, parameters
@@ -15,9 +16,9 @@ from memcore.report import Report, Serve, Time
 from memcore.serving.notes import serving_notes
 from memcore.serving.serve import servable, served_by
 from memcore.serving.server import Server
-from memcore.step.step import Step
-from memcore.tape.dims import ceil_div
+from memcore.tape.dims import CP, KV, TP, VOCAB, B, S, ceil_div
 from memcore.tape.structure import EMBEDDING
+from memcore.timing.roofline import ALIGNED
 from memcore.together.together import together
 from memcore.training.executions import peak_dtype
 from memcore.training.run import run_of
@@ -157,7 +158,7 @@ def _notes(
             f"{model.label} was made for."
         )
     if training:
-        notes += _model_notes(plan, training.step)
+        notes += _model_notes(plan, training)
         notes += lacking(plan.accelerator, "Training", peak_dtype(training.step))
     if served is not None:
         words = plan.weights
@@ -275,7 +276,7 @@ def _trained_notes(plan: Plan, trainable: int) -> list[str]:
     return notes
 
 
-def _model_notes(plan: Plan, step: Step) -> list[str]:
+def _model_notes(plan: Plan, training: Training) -> list[str]:
     """What the model's architecture makes of this plan's training."""
     model, notes = plan.architecture, []
     usual = field_of("train.attention").default
@@ -296,7 +297,7 @@ def _model_notes(plan: Plan, step: Step) -> list[str]:
             "several times as many bytes. What share of the peak their scans reach is assumed: no "
             "measured step was held against it."
         )
-    if model.experts and (eight_bit := step.copies.eight_bit):
+    if model.experts and (eight_bit := training.step.copies.eight_bit):
         notes.append(
             "Rows of an expert that are padded to a multiple of "
             f"{eight_bit.multiple} for products in 8 bits are not counted."
@@ -308,11 +309,49 @@ def _model_notes(plan: Plan, step: Step) -> list[str]:
             f"{padded:,}. Fewer ranks that share parameters, or fully_shard's "
             "shard_placement_fn, avoid it."
         )
+    if cache := _cache_bytes(plan, training):
+        notes.append(
+            "The model's cache is off, as checkpointing and the Trainer of transformers 5 have it. "
+            "A loop that leaves config.use_cache on keeps copies of keys and values beside their "
+            f"joint projection: {bytes_text(cache)} more."
+        )
+    if odd := _odd_vocabulary(training):
+        notes.append(
+            f"A vocabulary of {odd:,} is no multiple of {ALIGNED}, so that the head's products "
+            f"take {constants.MISALIGNED.middle:g} times as long: resize_token_embeddings with "
+            "pad_to_multiple_of=64 avoids it."
+        )
     if model.encoder_decoder:
         notes.append(
             "Tokens of a step, of a second and of the whole run are those that the encoder reads."
         )
     return notes
+
+
+# Families with one projection for queries, keys and values that attention reads as it is: a copy of
+# keys and values, as a cache makes it, comes on top. Where queries are rotated it takes its place.
+JOINT = ("gpt2", "gpt_bigcode", "bloom", "mpt")
+
+
+def _cache_bytes(plan: Plan, training: Training) -> int:
+    """What transformers' cache would keep in training besides, if it was on."""
+    t, model = plan.train, plan.architecture
+    runs_again = CHECKPOINTING[t.checkpointing].recompute or FRAMEWORKS[t.framework].facts.own
+    if model.family not in JOINT or model.head == EMBEDDING or runs_again:
+        return 0
+    dtype = "bf16" if training.step.copies.autocast else training.step.copies.compute
+    shape = (2, model.layers, B, S / CP, KV / TP)
+    return int(training.amounts.bytes(shape, dtype))
+
+
+def _odd_vocabulary(training: Training) -> int:
+    """Tokens of the vocabulary that a rank's head has, if it makes the products longer."""
+    into = VOCAB / TP
+    every = (cost.flops for cost in training.step.blocks.head.work)
+    rows = int(training.amounts.elements((into,)))
+    multiplied = any(shape[-1] is into for flops in every for _, shape in flops)
+    narrow = training.step.copies.autocast or training.step.copies.compute != "fp32"
+    return rows if multiplied and narrow and rows % ALIGNED else 0
 
 
 def _padded_experts(plan: Plan) -> int:

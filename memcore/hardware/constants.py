@@ -28,6 +28,11 @@ class Constant:
         return (self.low + self.high) / 2
 
 
+def exactly(name: str, value: float, unit: str, certainty: str, source: str) -> Constant:
+    """One figure."""
+    return Constant(name, value, value, unit, certainty, source)
+
+
 ALLOCATOR_SLACK = Constant(
     "reserved / allocated, PyTorch, DDP, Megatron and DeepSpeed below ZeRO 3",
     1.025,
@@ -101,9 +106,8 @@ STREAM_POOLS = Constant(
     "read off the same runs. All-gathers and reductions allocate on streams of their own, "
     "whose blocks no other stream can use, and which run ahead of the GPU",
 )
-CUBLAS_WORKSPACE = Constant(
+CUBLAS_WORKSPACE = exactly(
     "cuBLAS workspace of one thread, before Hopper",
-    8_519_680,
     8_519_680,
     "bytes",
     "measured",
@@ -112,9 +116,8 @@ CUBLAS_WORKSPACE = Constant(
     "each, and torch.cuda.memory_allocated counts both: 23 runs on a T4 have 16.3 MiB more than "
     "their tensors at least",
 )
-CUBLAS_WORKSPACE_HOPPER = Constant(
+CUBLAS_WORKSPACE_HOPPER = exactly(
     "cuBLAS workspace of one thread, Hopper and later",
-    32 * MiB,
     32 * MiB,
     "bytes",
     "measured",
@@ -223,9 +226,8 @@ CUDA_GRAPHS = Constant(
     "vLLM start-up logs of four models, 14B to 671B: 0.27, 0.51, 0.64 and 2.24 GiB; captured after "
     "the cache was laid out, so that no budget counts them",
 )
-SAMPLER_LOGITS = Constant(
+SAMPLER_LOGITS = exactly(
     "fp32 logits of every sequence that a sampler holds at once",
-    9.7,
     9.7,
     "copies",
     "measured",
@@ -270,7 +272,7 @@ def _reached(
     def share(what: str, value: float, steps: int) -> Constant:
         name = f"{what}, {of}, share of peak FLOP/s"
         certainty, source = ("measured", f"{steps} steps: {FIT}") if steps else ("assumed", BETWEEN)
-        return Constant(name, value, value, "ratio", certainty, source)
+        return exactly(name, value, "ratio", certainty, source)
 
     products = share("matrix products", *matmul)
     return Efficiency(
@@ -300,14 +302,14 @@ SYSTOLIC = Constant(
     "host included; 97 % with 4,096, less the 0.11 ms by which one of 1,024 is longer than its "
     "arithmetic. Taken for every TPU; no step was fitted",
 )  # fmt: skip
-TURING = Constant(
-    "16-bit matrix products, Turing, share of peak FLOP/s", 0.43, 0.43, "ratio", "assumed",
+TURING = exactly(
+    "16-bit matrix products, Turing, share of peak FLOP/s", 0.43, "ratio", "assumed",
     "a T4 under its limit of 70 W: 24 TFLOP/s of cuBLAS's products in fp16 with 4,096 rows, "
     "columns and sums, one after the other (https://forums.developer.nvidia.com/t/about-gpu-peak-"
     "performance/264462). LoRA's steps on a T4 say 0.44, which were not used",
 )  # fmt: skip
-TURING_FP32 = Constant(
-    "fp32 matrix products, Turing, share of peak FLOP/s", 0.69, 0.69, "ratio", "measured",
+TURING_FP32 = exactly(
+    "fp32 matrix products, Turing, share of peak FLOP/s", 0.69, "ratio", "measured",
     f"10 steps: {FIT}. Adapters in fp32, and all around 4-bit weights",
 )  # fmt: skip
 # Hopper's steps do not tell Transformer Engine's attention from its 8-bit products: 0.5 to 0.73 fit
@@ -351,8 +353,8 @@ SCAN = Constant(
     "where it has a quarter to an eighth of its FLOPs; the middle is used for every GPU and every "
     "such kernel, and no measured step was held against it",
 )  # fmt: skip
-MISALIGNED = Constant(
-    "head's products in 16 bits where the vocabulary is no multiple of 8, times as long", 3, 3,
+MISALIGNED = exactly(
+    "head's products in 16 bits where the vocabulary is no multiple of 8, times as long", 3,
     "ratio", "measured",
     "Netflix, Scaling LLM Post-Training at Netflix (2026): a vocabulary that was made longer fell "
     "from cuBLAS back to CUTLASS, which tripled the time of the head. Nothing was fitted",
@@ -371,68 +373,64 @@ _COUNTED = (
     "of 256 parameters keep one from hiding the other, so that they are added. Nothing was fitted: "
     "on an H100 29 ps a parameter, four steps of our own take 33 to 41"
 )
-UPDATE_8_BIT = Constant(
-    "update of 8-bit moments, share of the fp32 units' FLOP/s", _OF_A_SLOT, _OF_A_SLOT, "ratio",
+UPDATE_8_BIT = exactly(
+    "update of 8-bit moments, share of the fp32 units' FLOP/s", _OF_A_SLOT, "ratio",
     "assumed", _COUNTED,
 )  # fmt: skip
-UPDATE_8_BIT_HALF = Constant(
+UPDATE_8_BIT_HALF = exactly(
     "update of 8-bit moments, share of the fp32 units' FLOP/s, where these are half as many",
-    2 * _OF_A_SLOT, 2 * _OF_A_SLOT, "ratio", "assumed", f"{_COUNTED}. Volta, Turing and A100 start "
+    2 * _OF_A_SLOT, "ratio", "assumed", f"{_COUNTED}. Volta, Turing and A100 start "
     "four warps in a cycle too, and have fp32 units for two",
 )  # fmt: skip
-POWER_EXPONENT = Constant(
-    "how the clock follows the power limit", 0.05, 0.05, "exponent", "measured",
+POWER_EXPONENT = exactly(
+    "how the clock follows the power limit", 0.05, "exponent", "measured",
     f"16 steps of boards with less power: {FIT}",
 )  # fmt: skip
-COLLECTIVE_SMS = Constant(
-    "multiprocessors that the kernels of a collective run on", 16, 16, "multiprocessors",
+COLLECTIVE_SMS = exactly(
+    "multiprocessors that the kernels of a collective run on", 16, "multiprocessors",
     "measured",
     f"48 steps of several GPUs: {FIT}. NCCL has a thread block for each channel, 16 to 32 of them "
     "on NVLink",
 )  # fmt: skip
-MOST_GPUS = Constant(
-    "GPUs of the largest step that times were held against", 6144, 6144, "GPUs", "measured",
+MOST_GPUS = exactly(
+    "GPUs of the largest step that times were held against", 6144, "GPUs", "measured",
     "presets/evidence/times.toml",
 )  # fmt: skip
-TILE_START = Constant(
+TILE_START = exactly(
     "what a tile of a matrix product takes to begin and end, as if its sum were so much longer",
-    620, 620, "elements", "measured",
+    620, "elements", "measured",
     f"58 steps: {FIT}. Prologue and epilogue: a tile's first loads, and its result's way to memory",
 )  # fmt: skip
-LAUNCH = Constant(
-    "between two kernels of a step", 4e-6, 4e-6, "seconds", "assumed",
+LAUNCH = exactly(
+    "between two kernels of a step", 4e-6, "seconds", "assumed",
     "start and end of a kernel on the GPU; the host runs ahead",
 )  # fmt: skip
-HBM_EFFICIENCY = Constant(
+HBM_EFFICIENCY = exactly(
     "memory-bound kernels, share of peak bandwidth",
-    0.75,
     0.75,
     "ratio",
     "measured",
     "streaming kernels reach 0.75 to 0.9 of the datasheet's bandwidth; norms and what they sum in "
     "backward less. Left free, the fit of step times leaves it where it is",
 )
-COLLECTIVE_EFFICIENCY = Constant(
+COLLECTIVE_EFFICIENCY = exactly(
     "collectives, share of the link's bandwidth",
-    0.90,
     0.90,
     "ratio",
     "measured",
     f"48 steps of several GPUs: {FIT}. Bus bandwidth of large NCCL collectives over the nominal "
     "link rate",
 )
-COLLECTIVE_EFFICIENCY_DEEPSPEED = Constant(
+COLLECTIVE_EFFICIENCY_DEEPSPEED = exactly(
     "collectives of Megatron-DeepSpeed, share of the link's bandwidth",
-    0.27,
     0.27,
     "ratio",
     "measured",
     f"7 steps: {FIT}. BLOOM's trials on A100, where ranks wait for each other at every sum; 7 more "
     "of them and 4 on V100 are held against it",
 )
-THROUGH_HOST = Constant(
+THROUGH_HOST = exactly(
     "GPUs without access to each other's memory, share of PCIe's bandwidth",
-    0.5,
     0.5,
     "ratio",
     "measured",
@@ -440,20 +438,18 @@ THROUGH_HOST = Constant(
     "with a patched driver, https://www.wumeicn.com/nvidia-rtx-5090-p2p-support-enabled-by-patched-"
     "driver/",
 )
-LINK_EFFICIENCY = Constant(
+LINK_EFFICIENCY = exactly(
     "copies, share of the link's bandwidth",
-    0.75,
     0.75,
     "ratio",
     "assumed",
     "between a GPU, its host and NVMe, and from GPU to GPU outside collectives",
 )
-COLLECTIVE_LATENCY = Constant(
-    "latency of one hop of a collective", 10e-6, 10e-6, "seconds", "assumed", "NCCL, per tree hop"
+COLLECTIVE_LATENCY = exactly(
+    "latency of one hop of a collective", 10e-6, "seconds", "assumed", "NCCL, per tree hop"
 )
-HOST_ADAM_BYTES = Constant(
+HOST_ADAM_BYTES = exactly(
     "DRAM traffic of a host Adam step",
-    28,
     28,
     "bytes per parameter",
     "assumed",
@@ -471,9 +467,8 @@ HOST_OPTIMIZER = Constant(
     "and is a seventh faster. CPUAdam's kernel alone has 0.43 to 0.57 (Ren et al. 2021, table 4; "
     "Lian et al. 2025, table 3): clipping, and what turns weights to 16 bits, are not in it",
 )
-HOST_THREAD = Constant(
+HOST_THREAD = exactly(
     "DRAM traffic of one thread's optimizer step",
-    7.8e9,
     7.8e9,
     "B/s",
     "assumed",
@@ -489,32 +484,26 @@ SERVED = "fitted on the speeds marked 'tuned' in presets/evidence/served.toml, a
 NF4_SPEEDS = f"6 speeds of litgpt, three for each and both together: {SERVED}"
 
 
-def _served(name: str, value: float, unit: str, source: str) -> Constant:
-    return Constant(name, value, value, unit, "measured", source)
-
-
-HOST_LAUNCH = Constant(
-    "an operation that the host starts", 21e-6, 21e-6, "seconds", "measured",
+HOST_LAUNCH = exactly(
+    "an operation that the host starts", 21e-6, "seconds", "measured",
     f"5 speeds: {SERVED}: transformers, eager. A linear layer of PyTorch alone took 13.5 us on a "
     "DGX H100's Xeon (NVIDIA/TransformerEngine issue 2053)",
 )  # fmt: skip
-HOST_TRAINING = Constant(
-    "an operation that the host starts in training", 39e-6, 39e-6, "seconds", "measured",
+HOST_TRAINING = exactly(
+    "an operation that the host starts in training", 39e-6, "seconds", "measured",
     "8 phases of four steps of transformers that wait for the host, on a virtual machine whose CPU "
     "takes 1.6 times as long as a common server's (presets/evidence/campaign.jsonl): 39 to 44 us "
     "an operation in forward, which builds autograd's graph, and 43 to 69 in backward, whose "
     "kernels are 1.7 for an operation; 47 in the middle, and less by what that CPU takes longer",
 )  # fmt: skip
-HOST_MEGATRON = Constant(
-    "an operation that the host starts for Megatron's layers", 47e-6, 47e-6, "seconds", "measured",
+HOST_MEGATRON = exactly(
+    "an operation that the host starts for Megatron's layers", 47e-6, "seconds", "measured",
     f"5 steps that wait for the host: {FIT}. Python of Megatron's and Transformer Engine's modules "
     "runs between two of them, and autograd",
 )  # fmt: skip
 NF4_LAUNCHES = {
-    "nf4": _served("more launches of a product in nf4", 5.1, "launches", NF4_SPEEDS),
-    "nf4, double": _served(
-        "more launches of a product in nf4, double", 6.3, "launches", NF4_SPEEDS
-    ),
+    word: exactly(f"more launches of a product in {word}", more, "launches", "measured", NF4_SPEEDS)
+    for word, more in (("nf4", 5.1), ("nf4, double", 6.3))
 }
 MODULE = Constant(
     "a module of Transformer Engine, over a linear layer of PyTorch", 2.69, 2.73, "operations",
@@ -528,14 +517,14 @@ LOOPED = Constant(
     "a kernel's launch alone takes 2 to 3 us, torch.nn.Linear 13.48 us on the same CPU "
     "(NVIDIA/TransformerEngine issue 2053). Experts' products, and what makes their rows narrow",
 )  # fmt: skip
-HOST_ALONE = Constant(
-    "torch.nn.Linear alone, forward, on a common server's CPU", 13.48e-6, 13.48e-6, "seconds",
+HOST_ALONE = exactly(
+    "torch.nn.Linear alone, forward, on a common server's CPU", 13.48e-6, "seconds",
     "measured",
     "a DGX H100's Xeon Platinum 8480C, which the slowness of others is over: "
     "NVIDIA/TransformerEngine issue 2053",
 )  # fmt: skip
-COLLECTIVE_STARTS = Constant(
-    "a collective", 2, 2, "operations", "assumed",
+COLLECTIVE_STARTS = exactly(
+    "a collective", 2, "operations", "assumed",
     "NCCL's call by way of c10d, and the copy or the wait beside it",
 )  # fmt: skip
 

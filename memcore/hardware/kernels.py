@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from memcore.hardware.accelerator import Accelerator
-from memcore.hardware.constants import SERVED, Constant
+from memcore.hardware.constants import SERVED, Constant, exactly
 
 ENGINES_FIT = (
     "fitted to the 888 points of presets/evidence/engines.csv, less 51 that are not what they say "
@@ -45,13 +45,9 @@ UNPACKED = 2  # bytes of a weight in 16 bits
 SCORE_MOVED = 4 + (4 + 4) + (4 + 2) + 2  # bytes
 
 
-def _of(name: str, value: float, unit: str, source: str, certainty: str = "measured") -> Constant:
-    return Constant(name, value, value, unit, certainty, source)
-
-
 def _same(value: float, unit: str) -> Constant:
     """A factor or a time that this engine does not have."""
-    return _of("none", value, unit, "nothing of the kind is known of it", "assumed")
+    return exactly("none", value, unit, "assumed", "nothing of the kind is known of it")
 
 
 ONE, NOTHING = _same(1.0, "ratio"), _same(0.0, "seconds")
@@ -135,8 +131,8 @@ Found = TypeVar("Found")
 # --- what kernels of 2023 and 2024 reach: read off the runs that served.toml marks 'tuned' --------
 
 
-def _served(name: str, value: float, unit: str, certainty: str = "measured") -> Constant:
-    return _of(name, value, unit, SERVED, certainty)
+def _served(name: str, value: float, unit: str) -> Constant:
+    return exactly(name, value, unit, "measured", SERVED)
 
 
 BANDWIDTH = _served("decoding, share of peak bandwidth", 0.845, "ratio")
@@ -201,7 +197,7 @@ EAGER = _before(NOTHING)  # the host starts each: constants.HOST_LAUNCH
 
 
 def _today(name: str, value: float, unit: str) -> Constant:
-    return _of(name, value, unit, ENGINES_FIT)
+    return exactly(name, value, unit, "measured", ENGINES_FIT)
 
 
 def _products(of: str, **shares: float) -> Mapping[str, Constant]:
@@ -276,8 +272,8 @@ def _native(
 
     def fitted(what: str, value: float, unit: str, prompts: bool = False) -> Constant:
         rests_on_few = few == "tokens" or (few == "prompts" and prompts)
-        words = (LLAMA_FEW, "assumed") if rests_on_few else (LLAMA_FIT, "measured")
-        return _of(f"{what}, llama.cpp, {of}", value, unit, *words)
+        words = ("assumed", LLAMA_FEW) if rests_on_few else ("measured", LLAMA_FIT)
+        return exactly(f"{what}, llama.cpp, {of}", value, unit, *words)
 
     reached = fitted("matrix products, share of peak FLOP/s", products, "ratio", prompts=True)
     attention = fitted("attention to a prompt, share of peak FLOP/s", products / 2, "ratio", True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from memcore.hardware import kernels
 from memcore.hardware.accelerator import Accelerator
-from memcore.hardware.constants import Constant
+from memcore.hardware.constants import Constant, exactly
 from memcore.hardware.kernels import (
     ENGINES_FIT,
     NOTHING,
@@ -25,7 +25,7 @@ LLAMA_CPP, MLX, TRANSFORMERS, GPT_FAST = "llama.cpp", "mlx", "transformers", "gp
 
 
 def _fitted(name: str, value: float, unit: str) -> Constant:
-    return Constant(name, value, value, unit, "measured", ENGINES_FIT)
+    return exactly(name, value, unit, "measured", ENGINES_FIT)
 
 
 # What the share of memory is of: the device, with all that runs on it; the device, for weights and

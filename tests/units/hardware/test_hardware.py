@@ -12,6 +12,7 @@ import pytest
 from tables import each
 
 from memcore.evaluate import evaluate
+from memcore.hardware import constants
 from memcore.models import catalog
 from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan
@@ -187,3 +188,9 @@ def test_a_link_carries_a_size_of_memory_by_name() -> None:
     query = encode(plan)
     assert query["gpu"] == "m3-ultra-256gb~2"  # the revision of the chip's own preset
     assert decode(query) == (plan, [])
+
+
+def test_every_constant_of_the_engine_is_listed_on_the_accuracy_page() -> None:
+    every = {c for c in vars(constants).values() if isinstance(c, constants.Constant)}
+    assert constants.NATIVE_RULES in every
+    assert every <= set(constants.ALL)

@@ -38,6 +38,11 @@ class PlanError(ValueError):
         super().__init__("\n".join(map(str, self.issues)))
 
 
+def refusal(field: str, message: str) -> PlanError:
+    """A PlanError of one issue."""
+    return PlanError([Issue(field, message)])
+
+
 def shown(value: object) -> str:
     """A user's value, short enough and safe to repeat in a message."""
     text = value if isinstance(value, str) else repr(value)

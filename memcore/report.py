@@ -374,6 +374,11 @@ class Report:
         return found
 
 
+def fields_but(value: Any, *left_out: str) -> dict[str, Any]:
+    """The fields of a dataclass as they are, by name, but for some."""
+    return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in left_out}
+
+
 def plain(value: Any) -> Any:
     """Dataclasses, mappings and sequences as dicts and lists, shapes as text; what is None is left
     out."""

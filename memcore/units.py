@@ -10,6 +10,8 @@ import re
 
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 GB = 10**9
+HOUR, DAY = 3_600, 86_400  # seconds
+MILLION = 10**6
 Gbit = GB // 8
 
 ROUNDS_UP = 0.9995  # with three digits, from here on a number is one of the next unit
@@ -46,7 +48,7 @@ def gib_text(n: float) -> str:
 
 def seconds_text(s: float) -> str:
     """Seconds as us, ms, s, min, h or d."""
-    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
+    for size, name in ((DAY, "d"), (HOUR, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
         if s >= size * ROUNDS_UP:
             return f"{_significant(s / size)} {name}"
     return f"{_significant(s * 1e6)} µs"
@@ -77,7 +79,7 @@ def relative_text(share: float, decimals: int = 1) -> str:
 
 def energy_text(joules: float) -> str:
     """Joules, from a watt-hour on as Wh, kWh, MWh ...: 3.6e6 -> '1.00 kWh'."""
-    hours = joules / 3600
+    hours = joules / HOUR
     return rate_text(hours, "Wh") if hours >= ROUNDS_UP else f"{_significant(joules)} J"
 
 

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from memcore.errors import Issue, PlanError, did_you_mean, fault, shown
+from memcore.errors import Issue, PlanError, did_you_mean, fault, refusal, shown
 from memcore.kept import kept
 from memcore.models import catalog
 from memcore.models.config import check_depth
@@ -360,9 +360,7 @@ def _read(name: str, text: str, form: int, issues: list[Issue]) -> tuple[str, An
     if name in ("config", "gpudef", "nodedef", "draftdef"):
         return OBJECTS[name], _unpack(text, name)
     if len(text) > MAX_VALUE:
-        raise PlanError(
-            [Issue(name, f"{len(text):,} characters; at most {MAX_VALUE}. Its default is used")]
-        )
+        raise refusal(name, f"{len(text):,} characters; at most {MAX_VALUE}. Its default is used")
     if name == "size":
         return "model", {"size": text}
     if name in OBJECTS:
@@ -388,9 +386,7 @@ def _value(name: str, text: str, default: Any) -> Any:
         expected = "a number such as 0.9"
     else:
         return text
-    raise PlanError(
-        [Issue(name, f"must be {expected}, not {shown(text)}; {literal_text(default)} is used")]
-    )
+    raise refusal(name, f"must be {expected}, not {shown(text)}; {literal_text(default)} is used")
 
 
 def _preset(name: str, text: str, issues: list[Issue]) -> str:
@@ -422,7 +418,7 @@ def _unpack(text: str, name: str) -> dict[str, Any]:
     """The object in a compressed value, bounded in size and depth. Raises PlanError."""
 
     def refuse(why: str) -> PlanError:
-        return PlanError([Issue(name, f"{why}; ignored. Ask for the link again")])
+        return refusal(name, f"{why}; ignored. Ask for the link again")
 
     if len(text) > MAX_PAYLOAD:
         raise refuse(f"{len(text):,} characters; at most {MAX_PAYLOAD:,}")
@@ -459,8 +455,3 @@ def _in_link(issue: Issue) -> Issue:
     if issue.field in FIELDS:
         return Issue(f"{FIELDS[issue.field]} ({issue.field})", issue.message)
     return issue
-
-
-def fields() -> Iterable[str]:
-    """Every field of a plan that a link carries by a key of its own."""
-    return FIELDS

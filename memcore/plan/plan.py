@@ -10,14 +10,24 @@ import difflib
 import functools
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
-from memcore.errors import ALIKE, SHOWN, Issue, PlanError, did_you_mean, not_text, plain_name, shown
+from memcore.errors import (
+    ALIKE,
+    SHOWN,
+    Issue,
+    PlanError,
+    did_you_mean,
+    not_text,
+    plain_name,
+    refusal,
+    shown,
+)
 from memcore.hardware import topology
 from memcore.hardware.accelerator import Accelerator, Node
 from memcore.kept import kept
@@ -103,7 +113,6 @@ from memcore.words.training import (
     UNIFORM,
     UNQUANTIZED_DTYPES,
     UNTRAINED,
-    Framework,
     listed,
     multiple,
 )
@@ -139,59 +148,26 @@ def _not(path: str, value: Any) -> When:
     return lambda drafted, model: drafted(path) != value
 
 
-def _framework(drafted: Drafted) -> Framework | None:
-    return FRAMEWORKS.get(drafted("train.framework"))
+def _several(path: str) -> When:
+    return lambda drafted, model: drafted(path) > 1
 
 
-def _megatron(drafted: Drafted, model: Model) -> bool:
-    framework = _framework(drafted)
-    return bool(framework and framework.own)
+def _all(*whens: When) -> When:
+    return lambda drafted, model: all(when(drafted, model) for when in whens)
 
 
-def _compiled_ranks(drafted: Drafted, model: Model) -> bool:
-    return bool(drafted("train.kernels") == "compile" and drafted("parallel.tp") > 1)
+def _of_model(has: Callable[[Model], object]) -> When:
+    return lambda drafted, model: bool(has(model))
 
 
-def _stages(drafted: Drafted, model: Model) -> bool:
-    return bool(drafted("parallel.pp") > 1)
-
-
-def _megatron_layers(drafted: Drafted, model: Model) -> bool:
-    return _megatron(drafted, model) and bool(drafted("train.checkpointing") == "full")
-
-
-def _megatron_modules(drafted: Drafted, model: Model) -> bool:
-    return _megatron(drafted, model) and bool(drafted("train.checkpointing") == "selective")
-
-
-def _deepspeed(drafted: Drafted, model: Model) -> bool:
-    framework = _framework(drafted)
-    return bool(framework and framework.flat)
-
-
-def _zero_3(drafted: Drafted, model: Model) -> bool:
-    return _deepspeed(drafted, model) and drafted("train.zero") == 3
-
-
-def _quantized(drafted: Drafted, model: Model) -> bool:
-    adapter = ADAPTERS.get(drafted("train.adapter"))
-    return bool(adapter and adapter.quantized)
-
-
-def _image(drafted: Drafted, model: Model) -> bool:
-    return bool(model.tower and model.tower.image)
-
-
-def _encoder(drafted: Drafted, model: Model) -> bool:
-    return bool(model.tower and not model.tower.image)
-
-
-def _experts(drafted: Drafted, model: Model) -> bool:
-    return bool(model.experts)
-
-
-def _megatron_experts(drafted: Drafted, model: Model) -> bool:
-    return _experts(drafted, model) and _megatron(drafted, model)
+_megatron = _is("train.framework", *(name for name, f in FRAMEWORKS.items() if f.own))
+_deepspeed = _is("train.framework", *(name for name, f in FRAMEWORKS.items() if f.flat))
+_zero_3 = _all(_deepspeed, _is("train.zero", 3))
+_adapted = _not("train.adapter", "none")
+_on_nvme = _is("train.offload_parameters", "nvme")
+_learns = _is("together.kind", "grpo", "ppo")
+_image = _of_model(lambda model: model.tower and model.tower.image)
+_experts = _of_model(lambda model: model.experts)
 
 
 def _mxfp4(drafted: Drafted, model: Model) -> bool:
@@ -208,18 +184,6 @@ def _llama_cpp(drafted: Drafted, model: Model) -> bool:
         word = stored.engine if stored else ""
         word = word or engines.OF_RUNTIME.get(drafted("serve.runtime"), engines.VLLM)
     return bool(word == engines.LLAMA_CPP)
-
-
-def _cpu_experts(drafted: Drafted, model: Model) -> bool:
-    return bool(model.experts) and _llama_cpp(drafted, model)
-
-
-def _values(drafted: Drafted, model: Model) -> bool:
-    return not model.kv_rank  # latent attention keeps one vector for both
-
-
-def _states(drafted: Drafted, model: Model) -> bool:
-    return bool(model.recurrence)
 
 
 class _Part(BaseModel):
@@ -282,58 +246,43 @@ class Cluster(_Part):
     )
 
 
+def _ranks(title: str, help: str, **facts: Any) -> Any:
+    """How many ranks share something out."""
+    return number(1, title, help, within=(1, 1024), frees=True, steps=RANKS, **facts)
+
+
 class Parallel(_Part):
-    tp: int = number(
-        1,
+    tp: int = _ranks(
         "Tensor parallel",
         "Ranks that share each layer.",
-        within=(1, 1024),
         key="tp",
         names=("tensor_model_parallel_size", "tensor_parallel_degree", "tp_degree"),
-        frees=True,
-        steps=RANKS,
     )
-    pp: int = number(
-        1,
+    pp: int = _ranks(
         "Pipeline parallel",
         "Stages that share the layers.",
-        within=(1, 1024),
         key="pp",
         names=("pipeline_model_parallel_size", "pipeline_parallel_degree", "stages"),
-        frees=True,
-        steps=RANKS,
     )
-    cp: int = number(
-        1,
+    cp: int = _ranks(
         "Context parallel",
         "Ranks that share a sequence.",
-        within=(1, 1024),
         key="cp",
         names=("context_parallel_size", "context_parallel_degree", "ring_attention"),
-        frees=True,
-        steps=RANKS,
     )
-    ep: int = number(
-        1,
+    ep: int = _ranks(
         "Expert parallel",
         "Ranks that share the experts out, whole: as Megatron-Core does, or under FSDP2 as "
         "transformers' all-to-all.",
-        within=(1, 1024),
         key="ep",
         names=("expert_model_parallel_size", "expert_parallel_degree"),
-        frees=True,
-        steps=RANKS,
     )
-    etp: int = number(
-        1,
+    etp: int = _ranks(
         "Expert tensor parallel",
         "Ranks that share each expert, under Megatron, whose own default is as many as share a "
         "layer.",
-        within=(1, 1024),
         key="etp",
-        frees=True,
         when=_experts,
-        steps=RANKS,
     )
     sequence_parallel: bool = declare(
         False,
@@ -364,14 +313,14 @@ class Parallel(_Part):
         "account_for_embedding_in_pipeline_split",
         "The embedding counts as a layer, so that the first stage has one fewer.",
         key="apes",
-        when=_stages,
+        when=_several("parallel.pp"),
     )
     account_for_loss_in_pipeline_split: bool = declare(
         False,
         "account_for_loss_in_pipeline_split",
         "Head and loss count as a layer, so that the last stage has one fewer.",
         key="apls",
-        when=_stages,
+        when=_several("parallel.pp"),
     )
     shard_group: int = number(
         0,
@@ -394,6 +343,11 @@ class Parallel(_Part):
         if self.pp == 1:
             return False, False
         return self.account_for_embedding_in_pipeline_split, self.account_for_loss_in_pipeline_split
+
+
+def _elements(default: int, title: str, help: str, least: int = 0, **facts: Any) -> Any:
+    """How many elements DeepSpeed takes at a time."""
+    return number(default, title, help, "elements", within=(least, 10**12), **facts)
 
 
 def _of_table(text: str, table: Collection[str]) -> str:
@@ -500,7 +454,7 @@ class Train(_Part):
         "tokens",
         within=(1, 16_777_216),
         key="tgt",
-        when=_encoder,
+        when=_of_model(lambda model: model.tower and not model.tower.image),
     )
     grad_accumulation: int = number(
         1,
@@ -588,7 +542,7 @@ class Train(_Part):
         "the ranks' GPUs that reach each other's memory.",
         key="atp",
         names=("enable_async_tensor_parallel", "async_tensor_parallel"),
-        when=_compiled_ranks,
+        when=_all(_is("train.kernels", "compile"), _several("parallel.tp")),
         lever=Switch(True),
     )
     overlap_moe_expert_parallel_comm: bool = declare(
@@ -598,7 +552,7 @@ class Train(_Part):
         "backward, and the other way round. It takes one more forward in flight; with a pipeline, "
         "virtual stages.",
         key="ome",
-        when=_megatron_experts,
+        when=_all(_megatron, _experts),
         lever=Switch(True),
     )
     moe_dispatcher: str = choice(
@@ -608,7 +562,7 @@ class Train(_Part):
         "Megatron: how often a token on its way to experts is sent. Bytes that stay are planned "
         "as the all-to-all's.",
         key="disp",
-        when=_megatron_experts,
+        when=_all(_megatron, _experts),
         lever=EachWord(),
     )
     cuda_graphs: str = declare(
@@ -620,57 +574,47 @@ class Train(_Part):
         names=("cuda_graph_modules", "cuda_graph_scope", "cuda_graph_impl", "external_cuda_graph"),
         when=_megatron,
     )
-    reduce_bucket_size: int = number(
+    reduce_bucket_size: int = _elements(
         500_000_000,
         "reduce_bucket_size",
         "DeepSpeed: gradients reduced at a time.",
-        "elements",
-        within=(1, 10**12),
+        least=1,
         key="bucket",
         when=_deepspeed,
     )
-    stage3_max_live_parameters: int = number(
+    stage3_max_live_parameters: int = _elements(
         1_000_000_000,
         "stage3_max_live_parameters",
         "DeepSpeed, ZeRO 3: weights gathered at once before prefetching waits.",
-        "elements",
-        within=(0, 10**12),
         key="live",
         when=_zero_3,
     )
-    stage3_max_reuse_distance: int = number(
+    stage3_max_reuse_distance: int = _elements(
         1_000_000_000,
         "stage3_max_reuse_distance",
         "DeepSpeed, ZeRO 3: weights that are used again within so many others stay gathered.",
-        "elements",
-        within=(0, 10**12),
         key="reuse",
         when=_zero_3,
     )
-    stage3_prefetch_bucket_size: int = number(
+    stage3_prefetch_bucket_size: int = _elements(
         50_000_000,
         "stage3_prefetch_bucket_size",
         "DeepSpeed, ZeRO 3: weights gathered ahead in one go.",
-        "elements",
-        within=(0, 10**12),
         key="prefetch",
         when=_zero_3,
     )
-    stage3_param_persistence_threshold: int = number(
+    stage3_param_persistence_threshold: int = _elements(
         100_000,
         "stage3_param_persistence_threshold",
         "DeepSpeed, ZeRO 3: tensors of at most so many weights stay gathered for good.",
-        "elements",
-        within=(0, 10**12),
         key="persist",
         when=_zero_3,
     )
-    sub_group_size: int = number(
+    sub_group_size: int = _elements(
         1_000_000_000,
         "sub_group_size",
         "DeepSpeed, ZeRO 3: weights that the optimizer steps at a time.",
-        "elements",
-        within=(1, 10**12),
+        least=1,
         key="subgroup",
         when=_zero_3,
     )
@@ -748,7 +692,7 @@ class Train(_Part):
         "Megatron: what selective checkpointing runs again, with commas between: "
         f"{', '.join(RECOMPUTE_MODULES)}.",
         key="rcmod",
-        when=_megatron_modules,
+        when=_all(_megatron, _is("train.checkpointing", "selective")),
     )
     recompute_method: str = choice(
         RECOMPUTE_METHODS,
@@ -756,7 +700,7 @@ class Train(_Part):
         "recompute_method",
         "Megatron: which layers of a stage, or of a virtual one, are checkpointed.",
         key="rcm",
-        when=_megatron_layers,
+        when=_all(_megatron, _is("train.checkpointing", "full")),
     )
     recompute_num_layers: int = number(
         1,
@@ -765,7 +709,7 @@ class Train(_Part):
         "layers",
         within=(1, 100_000),
         key="rcn",
-        when=_megatron_layers,
+        when=_all(_megatron, _is("train.checkpointing", "full")),
     )
     early_stop: str = choice(
         EARLY_STOP,
@@ -818,7 +762,7 @@ class Train(_Part):
         "Which linear layers have an adapter.",
         key="targets",
         names=("target_modules",),
-        when=_not("train.adapter", "none"),
+        when=_adapted,
     )
     lora_modules: str = declare(
         NO_LAYER,
@@ -827,7 +771,7 @@ class Train(_Part):
         "target_modules, with commas between: q_proj,k_proj,v_proj. none: LoRA targets say it.",
         key="modules",
         names=("lora_target_modules",),
-        when=_not("train.adapter", "none"),
+        when=_adapted,
     )
     lora_rank: int = number(
         16,
@@ -836,7 +780,7 @@ class Train(_Part):
         within=(1, 65_536),
         key="rank",
         names=("lora_r",),
-        when=_not("train.adapter", "none"),
+        when=_adapted,
     )
     lora_dropout: float = number(
         0.0,
@@ -844,7 +788,7 @@ class Train(_Part):
         "Before each adapter; above zero its mask is kept.",
         within=(0, 1),
         key="loradrop",
-        when=_not("train.adapter", "none"),
+        when=_adapted,
     )
     adapter_dtype: str = choice(
         ADAPTER_DTYPES,
@@ -852,7 +796,7 @@ class Train(_Part):
         "Adapter dtype",
         "Of the adapters' weights, gradients and moments.",
         key="adtype",
-        when=_not("train.adapter", "none"),
+        when=_adapted,
     )
     unquantized_dtype: str = choice(
         UNQUANTIZED_DTYPES,
@@ -861,7 +805,7 @@ class Train(_Part):
         "Under QLoRA: of the weights that are not quantized (embedding, norms, biases, head), and "
         "of what flows between the layers.",
         key="unqdtype",
-        when=_quantized,
+        when=_is("train.adapter", *(name for name, a in ADAPTERS.items() if a.quantized)),
     )
     outputs: str = choice(
         OUTPUTS,
@@ -932,27 +876,24 @@ class Train(_Part):
         within=(1, 1_000),
         key="parbufs",
         group="Offload",
-        when=_is("train.offload_parameters", "nvme"),
+        when=_on_nvme,
     )
-    offload_param_buffer_size: int = number(
+    offload_param_buffer_size: int = _elements(
         100_000_000,
         "Parameter buffer size",
         "DeepSpeed on NVMe: of one such buffer (offload_param.buffer_size).",
-        "elements",
-        within=(1, 10**12),
+        least=1,
         key="parbuf",
         group="Offload",
-        when=_is("train.offload_parameters", "nvme"),
+        when=_on_nvme,
     )
-    offload_param_max_in_cpu: int = number(
+    offload_param_max_in_cpu: int = _elements(
         1_000_000_000,
         "Parameters kept in DRAM",
         "DeepSpeed on NVMe: weights of each GPU that stay in DRAM (offload_param.max_in_cpu).",
-        "elements",
-        within=(0, 10**12),
         key="parincpu",
         group="Offload",
-        when=_is("train.offload_parameters", "nvme"),
+        when=_on_nvme,
     )
     loader_workers: int = number(
         0,
@@ -1048,7 +989,7 @@ class Serve(_Part):
         key="vdtype",
         names=("cache_type_v",),
         group="Serving details",
-        when=_values,
+        when=_of_model(lambda model: not model.kv_rank),  # latents are one vector for both
     )
     kv_cache: str = choice(
         KV_CACHES,
@@ -1085,7 +1026,7 @@ class Serve(_Part):
         "Of what state space models and linear attention keep of a sequence in vLLM.",
         key="state",
         group="Serving details",
-        when=_states,
+        when=_of_model(lambda model: model.recurrence),
     )
     prompt_len: int = number(
         1024,
@@ -1251,7 +1192,7 @@ class Serve(_Part):
         within=(0, 100_000),
         key="ncmoe",
         names=("n_cpu_moe",),
-        when=_cpu_experts,
+        when=_all(_experts, _llama_cpp),
     )
     offload_kv: str = choice(
         SERVE_OFFLOAD,
@@ -1386,15 +1327,11 @@ class Together(_Part):
         key="with",
         names=("rl", "rlhf", "algorithm"),
     )
-    engine_tp: int = number(
-        1,
+    engine_tp: int = _ranks(
         "Engine tensor parallel",
         "GPUs that share one replica of the engine, where serve.tp does not say it.",
-        within=(1, 1024),
         key="enginetp",
-        frees=True,
         when=_not("together.kind", "none"),
-        steps=RANKS,
     )
     asleep: str = choice(
         ASLEEP,
@@ -1418,7 +1355,7 @@ class Together(_Part):
         "Reference model",
         "Where the frozen first policy rests.",
         key="ref",
-        when=_is("together.kind", "grpo", "ppo"),
+        when=_learns,
     )
     reward: str = choice(
         FROZEN,
@@ -1426,7 +1363,7 @@ class Together(_Part):
         "Reward model",
         "Where a frozen reward model of the policy's shape rests.",
         key="reward",
-        when=_is("together.kind", "grpo", "ppo"),
+        when=_learns,
     )
     rollouts: int = number(
         64,
@@ -1436,7 +1373,7 @@ class Together(_Part):
         within=(1, 1_000_000),
         key="rollouts",
         names=("num_generations", "group_size"),
-        when=_is("together.kind", "grpo", "ppo"),
+        when=_learns,
     )
 
 
@@ -1528,56 +1465,43 @@ class Plan(_Part):
             super().__init__(**values)
         except ValidationError as e:
             raise PlanError(_issues(e)) from None
-        self._take_what_its_code_has()
-        self._take_the_length_there_is()
+        self._take_what_the_model_has()
         _check(self)
 
-    def _take_what_its_code_has(self) -> None:
-        """Where the plan names no attention and the model's code has not the default, the best that
-        it has (rules.attention_missing says so in a note); no checkpointing where it has none."""
+    def _take_what_the_model_has(self) -> None:
+        """In fields that the plan does not name: the best attention, where the model's code has not
+        the default (rules.attention_missing says so in a note); no checkpointing, where it has
+        none; and the length of what an encoder reads, where that is always the same."""
         try:
-            family = FAMILIES[self.architecture.family]
+            model = self.architecture
         except PlanError:  # is said with all else that is wrong
             return
-        own: dict[str, str] = {}
+        family, heard = FAMILIES[model.family], model.heard
+        own: dict[str, dict[str, Any]] = {"train": {}, "serve": {}}
         if self.train.attention not in family.attentions:
-            own["attention"] = family.attentions[-1]
+            own["train"]["attention"] = family.attentions[-1]
         if not family.checkpoints:
-            own["checkpointing"] = "none"
-        left = own.keys() - self.train.model_fields_set
-        if left:
-            train = self.train.model_copy(update={name: own[name] for name in left})
-            object.__setattr__(self, "train", train)
-
-    def _take_the_length_there_is(self) -> None:
-        """Where the plan names no length of what an encoder reads, and it always reads as many."""
-        try:
-            heard = self.architecture.heard
-        except PlanError:
-            return
-        for place, field in (("train", "seq_len"), ("serve", "prompt_len")) if heard else ():
+            own["train"]["checkpointing"] = "none"
+        if heard:
+            own["train"]["seq_len"] = own["serve"]["prompt_len"] = heard
+        for place, fields in own.items():
             part = getattr(self, place)
-            if field not in part.model_fields_set:
-                object.__setattr__(self, place, part.model_copy(update={field: heard}))
+            if left := {k: v for k, v in fields.items() if k not in part.model_fields_set}:
+                object.__setattr__(self, place, part.model_copy(update=left))
 
     @classmethod
     def of(cls, document: Any) -> Plan:
         """The plan that a parsed JSON document describes. Raises PlanError."""
         if not isinstance(document, Mapping):
-            raise PlanError([Issue("", "a plan is one JSON object, in braces")])
+            raise refusal("", "a plan is one JSON object, in braces")
         version = document.get("version")
         if isinstance(version, int) and version > VERSION:
-            raise PlanError(
-                [
-                    Issue(
-                        "version",
-                        f"{version} was made by a later Memplan; this one reads versions up to "
-                        f"{VERSION}. Update Memplan, or set version to {VERSION}",
-                    )
-                ]
+            later = (
+                f"{version} was made by a later Memplan; this one reads versions up to {VERSION}"
             )
+            raise refusal("version", f"{later}. Update Memplan, or set version to {VERSION}")
         if not all(isinstance(key, str) for key in document):
-            raise PlanError([Issue("", "every key of a plan is a word")])
+            raise refusal("", "every key of a plan is a word")
         return cls(**document)
 
     @functools.cached_property
@@ -1756,6 +1680,11 @@ class Plan(_Part):
     def serving_pp(self) -> int:
         """Pipeline stages of one replica that serves."""
         return self.serve.pp or self.parallel.pp
+
+    @property
+    def serving_ranks(self) -> int:
+        """GPUs of one replica that serves."""
+        return self.serving_tp * self.serving_pp
 
     @property
     def engine_tp(self) -> int:
@@ -2039,14 +1968,12 @@ def resolve_model(model: str | Mapping[str, Any]) -> Model:
     if isinstance(model, str):
         if model not in catalog.model_names():
             known = catalog.model_names()
-            raise PlanError(
-                [Issue("model", f"no preset {shown(model)}; {did_you_mean(model, known)}")]
-            )
+            raise refusal("model", f"no preset {shown(model)}; {did_you_mean(model, known)}")
         return catalog.model(model)
     if "size" in model and "model_type" not in model:
         extra = [key for key in model if key != "size"]
         if extra or not isinstance(model["size"], str):
-            raise PlanError([Issue("model.size", "a model by size is {'size': '7B'} and no more")])
+            raise refusal("model.size", "a model by size is {'size': '7B'} and no more")
         return from_config(standard_config(model["size"]), f"Standard {model['size'].strip()}")
     check_depth(model)
     found = _from_json(json.dumps(model, sort_keys=True))
@@ -2056,14 +1983,14 @@ def resolve_model(model: str | Mapping[str, Any]) -> Model:
             f"tokens for one whose hidden size is {found.draft.target:,}: plan that model, and "
             "give this file as its serve.draft_model, with serve.draft_tokens as many as it guesses"
         )
-        raise PlanError([Issue("model.architectures", message)])
+        raise refusal("model.architectures", message)
     if found.counted:
         message = (
             f"{found.label} has {found.counted:,} parameters, {bytes_text(2 * found.counted)} in "
             "16 bits. They are counted; what it keeps in training, and how it is served, is not "
             "known yet, and is not approximated"
         )
-        raise PlanError([Issue("model.model_type", message)])
+        raise refusal("model.model_type", message)
     return found
 
 
@@ -2105,14 +2032,15 @@ def _check(plan: Plan) -> None:
 def _unknown_hardware(plan: Plan) -> list[Issue]:
     """Presets of GPUs and hosts that do not exist."""
     issues = []
-    gpu, node = plan.cluster.gpu, plan.cluster.node
-    if isinstance(gpu, str) and gpu not in catalog.gpu_names():
-        hint = did_you_mean(gpu, catalog.gpu_names())
-        issues.append(Issue("cluster.gpu", f"no GPU preset {shown(gpu)}; {hint}"))
-    if isinstance(node, str) and node not in catalog.node_names():
-        hint = did_you_mean(node, catalog.node_names())
-        issues.append(Issue("cluster.node", f"no node preset {shown(node)}; {hint}"))
-    elif not issues and node is None and plan.accelerator.node not in catalog.node_names():
+    node = plan.cluster.node
+    for what, name, known in (
+        ("GPU", plan.cluster.gpu, catalog.gpu_names()),
+        ("node", node, catalog.node_names()),
+    ):
+        if isinstance(name, str) and name not in known:
+            message = f"no {what} preset {shown(name)}; {did_you_mean(name, known)}"
+            issues.append(Issue(f"cluster.{what.lower()}", message))
+    if not issues and node is None and plan.accelerator.node not in catalog.node_names():
         hint = did_you_mean(plan.accelerator.node, catalog.node_names())
         issues.append(Issue("cluster.gpu.node", f"no node preset of that name; {hint}"))
     return issues
@@ -2154,26 +2082,27 @@ def _issue(error: Mapping[str, Any]) -> Issue:
         return Issue(field, "missing; a description of hardware needs it")
     if kind == "value_error":
         return Issue(field, str(context["error"]))
-    if kind in ("int_type", "int_from_float", "int_parsing", "int_parsing_size"):
-        return Issue(field, f"must be a whole number, not {shown(value)}")
-    if kind in ("float_type", "finite_number"):
-        return Issue(field, f"must be a finite number, not {shown(value)}")
-    if kind == "bool_type":
-        return Issue(field, f"must be true or false, not {shown(value)}")
-    if kind in ("model_type", "dict_type"):
-        return Issue(field, f"must be an object, in braces, not {shown(value)}")
-    if kind == "string_type":
-        form = "a name or an object" if len(path) < 3 and path[-1] in OBJECTS else "a word"
-        return Issue(field, f"must be {form}, not {shown(value)}")
-    bounds = {
-        "greater_than_equal": "at least {ge:,}",
-        "less_than_equal": "at most {le:,}",
-        "greater_than": "more than {gt:,}",
-        "less_than": "less than {lt:,}",
-    }
-    if kind in bounds:
-        return Issue(field, f"must be {bounds[kind].format(**context)}, not {shown(value)}")
-    return Issue(field, f"{error['msg'][:200]} (got {shown(value)})")
+    wanted = WANTED.get(kind)
+    if kind == "string_type" and len(path) < 3 and path[-1] in OBJECTS:
+        wanted = "a name or an object"
+    if wanted is None:
+        return Issue(field, f"{error['msg'][:200]} (got {shown(value)})")
+    return Issue(field, f"must be {wanted.format(**context)}, not {shown(value)}")
+
+
+WANTED = {  # by the kind of a pydantic error
+    **dict.fromkeys(
+        ("int_type", "int_from_float", "int_parsing", "int_parsing_size"), "a whole number"
+    ),
+    **dict.fromkeys(("float_type", "finite_number"), "a finite number"),
+    "bool_type": "true or false",
+    **dict.fromkeys(("model_type", "dict_type"), "an object, in braces"),
+    "string_type": "a word",
+    "greater_than_equal": "at least {ge:,}",
+    "less_than_equal": "at most {le:,}",
+    "greater_than": "more than {gt:,}",
+    "less_than": "less than {lt:,}",
+}
 
 
 def _siblings(path: list[Any]) -> Iterable[str]:

@@ -47,6 +47,14 @@ def repair(
     return Plan(), [*issues, Issue("", "the default plan is shown instead")]
 
 
+def planned(plan: Plan, changes: Mapping[str, Any]) -> Plan | None:
+    """The plan with these changes and no others, or None where its rules forbid them."""
+    try:
+        return plan.with_changes(changes)
+    except PlanError:
+        return None
+
+
 def settled(plan: Plan, changes: Mapping[str, Any]) -> Plan | None:
     """A plan with some changes, and with what the rules' remedies then set; None where they undo a
     change, or none is left."""

@@ -6,7 +6,7 @@ Plan raises their messages, with the remedies; a sweep uses the same conditions 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -90,6 +90,11 @@ class SizeRule:
         return self.broken(s).issue
 
 
+def _up(n: int, multiple: int) -> int:
+    """A number, or the next multiple above it."""
+    return -(-n // multiple) * multiple
+
+
 def _most(at_most: int, fits: Callable[[int], bool]) -> int:
     """The largest number that fits; 1 where none does."""
     return next((n for n in range(at_most, 0, -1) if fits(n)), 1)
@@ -98,11 +103,9 @@ def _most(at_most: int, fits: Callable[[int], bool]) -> int:
 def _ranks(s: dict[str, Any], axis: str, divides: int) -> int:
     """The most ranks of an axis, no more than there are, that share out so many things and the
     GPUs; or the things alone, where no number shares out both."""
-    others = s["TP"] * s["PP"] * s["CP"] // s[axis]
-    both = _most(
-        min(s[axis], divides), lambda n: divides % n == 0 and s["GPUS"] % (n * others) == 0
-    )
-    return both if both > 1 else _most(min(s[axis], divides), lambda n: divides % n == 0)
+    others, most = s["TP"] * s["PP"] * s["CP"] // s[axis], min(s[axis], divides)
+    both = _most(most, lambda n: divides % n == 0 and s["GPUS"] % (n * others) == 0)
+    return both if both > 1 else _most(most, lambda n: divides % n == 0)
 
 
 def _fewer_ranks(s: dict[str, Any]) -> tuple[Remedy, ...]:
@@ -128,8 +131,8 @@ def _at_most_ranks(s: dict[str, Any], axis: str, things: int) -> int:
 
 
 def _expert_ranks(s: dict[str, Any]) -> int:
-    on_stage, experts = s["GPUS"] // s["PP"], s["EXPERTS"]
-    return _most(s["EP"], lambda n: experts % n == 0 and on_stage % n == 0)
+    shared = math.gcd(s["GPUS"] // s["PP"], s["EXPERTS"])
+    return _most(s["EP"], lambda n: shared % n == 0)
 
 
 def _expert_tensor_ranks(s: dict[str, Any]) -> int:
@@ -154,7 +157,7 @@ SIZE_RULES = (
         lambda s: (
             f"{s['GPUS']:,} GPUs do not divide by tp x pp x cp = {s['TP'] * s['PP'] * s['CP']:,}"
         ),
-        lambda s: -(-s["GPUS"] // (s["TP"] * s["PP"] * s["CP"])) * (s["TP"] * s["PP"] * s["CP"]),
+        lambda s: _up(s["GPUS"], s["TP"] * s["PP"] * s["CP"]),
         "choose another multiple of it",
         _fewer_ranks,
     ),
@@ -227,9 +230,7 @@ SIZE_RULES = (
             f"{s['B'] * s['S']:,} tokens do not divide by cp x tp x {s['NARROW']} = "
             f"{s['CP'] * s['TP'] * s['NARROW']:,}, as products in 8 bits want"
         ),
-        lambda s: (
-            -(-s["S"] // (s["CP"] * s["TP"] * s["NARROW"])) * (s["CP"] * s["TP"] * s["NARROW"])
-        ),
+        lambda s: _up(s["S"], s["CP"] * s["TP"] * s["NARROW"]),
         "choose another multiple of it",
     ),
     SizeRule(
@@ -307,7 +308,8 @@ def readers_of(plan: Plan) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for n, rules in enumerate(RULES):
         read: set[str] = set()
-        rules(cast("Plan", _Recorded(plan, read)), plan.architecture)
+        for _ in rules(cast("Plan", _Recorded(plan, read)), plan.architecture):
+            pass
         for path in read:
             found.setdefault(path, set()).add(n)
     return found
@@ -375,42 +377,50 @@ PARTS: dict[str, tuple[str, Callable[[Model], object]]] = {
 }
 
 
-def _module_recompute_rules(plan: Plan, model: Model | None) -> list[Rule]:
+def _module_recompute_rules(plan: Plan, model: Model | None) -> Iterator[Rule]:
     """Which modules a selective checkpointing can run again."""
     t, field = plan.train, "train.recompute_modules"
     named, owned = listed(t.recompute_modules), FRAMEWORKS[t.framework].own
     if named == (CORE_ATTN,):
-        return []
+        return
 
     def without(*names: str) -> Remedy:
         left = ",".join(name for name in named if name not in names)
         return {field: left} if left else {field: CORE_ATTN, "train.checkpointing": "none"}
 
-    rules = [
-        Rule(
-            field,
+    yield from each(
+        field,
+        (),
+        (
             not owned,
             f"Megatron alone has others than {CORE_ATTN}",
-            (*to(field, CORE_ATTN), *to("train.framework", *OWN)),
+            {field: CORE_ATTN},
+            *to("train.framework", *OWN),
         ),
-        Rule(
-            field,
+        (
             t.precision == "fp8-delayed" and bool({MOE_ACT, LAYERNORM} & set(named)),
             "Transformer Engine's delayed scales have neither moe_act nor layernorm",
-            (without(MOE_ACT, LAYERNORM), *to("train.precision", "fp8-mixed")),
+            without(MOE_ACT, LAYERNORM),
+            {"train.precision": "fp8-mixed"},
         ),
-        Rule(
-            field,
+        (
             t.overlap_moe_expert_parallel_comm and MOE in named,
             "experts' rows are not sent behind another micro-batch where moe is run again",
-            (without(MOE), *to("train.overlap_moe_expert_parallel_comm", False)),
+            without(MOE),
+            {"train.overlap_moe_expert_parallel_comm": False},
         ),
-    ]
-    lacks = [(name, what) for name, (what, has) in PARTS.items() if model and not has(model)]
-    return rules + [
-        Rule(field, name in named, f"the model has no {what} for {name}", (without(name),))
-        for name, what in lacks
-    ]
+    )
+    for name, (what, has) in PARTS.items():
+        if model and not has(model):
+            yield Rule(
+                field, name in named, f"the model has no {what} for {name}", (without(name),)
+            )
+
+
+NO_WHOLE_GRAPH = (
+    "how many rows an expert gets is not known before, so that a mixture has no graph of the whole "
+    "iteration"
+)
 
 
 def _graph_rules(plan: Plan, model: Model | None) -> list[Rule]:
@@ -426,211 +436,194 @@ def _graph_rules(plan: Plan, model: Model | None) -> list[Rule]:
     whole, experts = FULL_ITERATION in named, bool(model and model.experts)
     routes = [name for name in (MOE_ROUTER, MOE_PREPROCESS) if name in named]
     again = CHECKPOINTING[t.checkpointing].recompute
-    return [
-        Rule(
-            field,
+    of_mixtures = f"{ATTN},{MOE_ROUTER},{MOE_PREPROCESS}"
+    return each(
+        field,
+        (),
+        (
             not FRAMEWORKS[t.framework].own,
             "graphs of a training step are planned of Megatron",
-            (*to(field, NO_LAYER), *to("train.framework", *OWN)),
+            {field: NO_LAYER},
+            *to("train.framework", *OWN),
         ),
-        Rule(
-            field,
+        (
             whole and len(named) > 1,
             f"{FULL_ITERATION} captures all there is: nothing is named beside it",
-            (without(*(name for name in named if name != FULL_ITERATION)), without(FULL_ITERATION)),
+            {field: FULL_ITERATION},
+            without(FULL_ITERATION),
         ),
-        Rule(
-            field,
+        (
             whole and experts,
-            "how many rows an expert gets is not known before, so that a mixture has no graph of "
-            f"the whole iteration; use {ATTN},{MOE_ROUTER},{MOE_PREPROCESS}",
-            ({field: f"{ATTN},{MOE_ROUTER},{MOE_PREPROCESS}"},),
+            f"{NO_WHOLE_GRAPH}; use {of_mixtures}",
+            {field: of_mixtures},
         ),
-        Rule(
-            field,
+        (
             bool(routes) and model is not None and not experts,
             f"the model has no experts for {', '.join(routes)}",
-            (without(MOE_ROUTER, MOE_PREPROCESS),),
+            without(MOE_ROUTER, MOE_PREPROCESS),
         ),
-        Rule(
-            field,
+        (
             MOE_PREPROCESS in named and MOE_ROUTER not in named,
             f"{MOE_PREPROCESS} is captured with {MOE_ROUTER} only",
-            ({field: f"{t.cuda_graphs},{MOE_ROUTER}"}, without(MOE_PREPROCESS)),
+            {field: f"{t.cuda_graphs},{MOE_ROUTER}"},
+            without(MOE_PREPROCESS),
         ),
-        Rule(
-            field,
+        (
             again == LAYER and not whole,
             f"layers that run again whole are captured by {FULL_ITERATION} only",
-            (*to("train.checkpointing", "selective", "none"), {field: NO_LAYER}),
+            {"train.checkpointing": "selective"},
+            {"train.checkpointing": "none"},
+            {field: NO_LAYER},
         ),
-        Rule(
-            field,
+        (
             again == MODULES and MOE in listed(t.recompute_modules) and bool(routes),
             "a router is not captured where all of moe is run again",
-            (without(MOE_ROUTER, MOE_PREPROCESS),),
+            without(MOE_ROUTER, MOE_PREPROCESS),
         ),
-    ]
+    )
 
 
-def _framework_rules(plan: Plan, _: Model | None) -> list[Rule]:
+def _framework_rules(plan: Plan, _: Model | None) -> Iterator[Rule]:
     """Which stages, precisions and kernels a framework has."""
     t = plan.train
-    framework, rules = FRAMEWORKS[t.framework], []
-    stages = framework.zero
-    if t.zero not in stages:
-        nearest = min(stages, key=lambda n: (abs(n - t.zero), -n))
+    framework = FRAMEWORKS[t.framework]
+    if t.zero not in framework.zero:
+        nearest = min(framework.zero, key=lambda n: (abs(n - t.zero), -n))
         others = [n for n, f in FRAMEWORKS.items() if t.zero in f.zero]
-        rules.append(
-            Rule(
-                "train.zero",
-                True,
-                f"{t.framework} has ZeRO {', '.join(map(str, stages))}, not {t.zero}",
-                (*to("train.framework", *others), *to("train.zero", nearest)),
-            )
+        yield Rule(
+            "train.zero",
+            True,
+            f"{t.framework} has ZeRO {', '.join(map(str, framework.zero))}, not {t.zero}",
+            (*to("train.framework", *others), *to("train.zero", nearest)),
         )
-    rules.append(
-        Rule(
-            "train.outputs",
-            t.outputs == KEPT and (framework.own or plan.parallel.pp > 1),
-            "Megatron and pipelines hand the loss alone to the training loop",
-            to("train.outputs", AUTO, FREED),
-        )
+    yield Rule(
+        "train.outputs",
+        t.outputs == KEPT and (framework.own or plan.parallel.pp > 1),
+        "Megatron and pipelines hand the loss alone to the training loop",
+        to("train.outputs", AUTO, FREED),
     )
     if (t.framework, t.precision) not in COPIES:
         known = sorted((w for f, w in COPIES if f == t.framework), key=lambda w: w != USUAL)
         others = [f for f, word in COPIES if word == t.precision]
-        rules.append(
-            Rule(
-                "train.precision",
-                True,
-                f"{t.framework} does not have it",
-                (*to("train.precision", *known), *to("train.framework", *others)),
-            )
+        yield Rule(
+            "train.precision",
+            True,
+            f"{t.framework} does not have it",
+            (*to("train.precision", *known), *to("train.framework", *others)),
         )
-    return [
-        *rules,
-        only(
-            plan,
-            "train.kernels",
-            framework.kernels,
-            f"{t.framework} does not run them",
-            *to("train.framework", *(PLAIN if framework.own else OWN)),
-        ),
-        Rule(
-            "train.early_stop",
-            framework.to_end and t.early_stop == "on",
-            "Megatron runs a checkpointed layer again to its end",
-            to("train.early_stop", "auto", "off"),
-        ),
-        Rule(
-            "train.reentrant",
+    yield only(
+        plan,
+        "train.kernels",
+        framework.kernels,
+        f"{t.framework} does not run them",
+        *to("train.framework", *(PLAIN if framework.own else OWN)),
+    )
+    yield Rule(
+        "train.early_stop",
+        framework.to_end and t.early_stop == "on",
+        "Megatron runs a checkpointed layer again to its end",
+        to("train.early_stop", "auto", "off"),
+    )
+    yield from each(
+        "train.reentrant",
+        to("train.reentrant", False),
+        (
             t.reentrant and t.early_stop == "on",
             "a reentrant checkpoint runs its layer again to the end",
-            (*to("train.reentrant", False), *to("train.early_stop", "auto", "off")),
+            *to("train.early_stop", "auto", "off"),
         ),
-        Rule(
-            "train.reentrant",
+        (
             t.reentrant and CHECKPOINTING[t.checkpointing].recompute == OPERATIONS,
             "checkpointing by operation is not reentrant",
-            (*to("train.reentrant", False), *to("train.checkpointing", "full")),
+            *to("train.checkpointing", "full"),
         ),
-    ]
+    )
 
 
 USUAL = "bf16-mixed"  # the precision that every framework has
 
 
-def _model_rules(plan: Plan, model: Model | None) -> list[Rule]:
+def _model_rules(plan: Plan, model: Model | None) -> Iterator[Rule]:
     """What a model's code has, and how long its sequences are."""
     if model is None:
-        return []
+        return
     t, p = plan.train, plan.parallel
     family, own = FAMILIES[model.family], FRAMEWORKS[t.framework].own
     runs = family.attentions
     losses = ("eager",) if beheaded(model) else family.losses
     alike = KEEPS_LIKE.get(t.attention, "")
     newer = alike in runs
-    rules = _newer_attention_rules(plan, alike) if newer else []
-    rules += [
-        Rule(
-            "train.attention",
-            not newer and t.attention not in runs,
-            attention_missing(model, t.attention),
-            to("train.attention", *reversed(runs)),
-        ),
-        only(
-            plan,
-            "train.kernels",
-            family.kernels,
-            f"there are no {t.kernels} kernels for {model.family}",
-        ),
-        only(plan, "train.cross_entropy", losses, f"{model.family} has no {t.cross_entropy} loss"),
-        *_alone_rules(plan, model),
-        *_prompt_rules(plan, model),
-        Rule(
-            "train.checkpointing",
-            t.kernels == "compile" and t.checkpointing == "selective",
-            "a compiled layer is not known to run its attention core alone again",
-            to("train.checkpointing", "full", "selective-op", "none"),
-        ),
-        Rule(
-            "train.cross_entropy",
-            t.cross_entropy == "chunked" and model.traits.logits_scaled,
-            f"{model.family} scales its logits, which Liger's chunked loss does not",
-            to("train.cross_entropy", "eager", "fused"),
-        ),
-        Rule(
-            "parallel.sequence_parallel",
-            own and bool(model.experts) and p.tp > 1 and not p.sequence_parallel,
-            "Megatron routes each rank's own tokens",
-            ({"parallel.sequence_parallel": True}, {"parallel.tp": 1}),
-        ),
-        Rule(
-            "train.overlap_param_gather",
-            own and t.overlap_param_gather and not t.overlap_grad_reduce,
-            "Megatron gathers weights behind forward only where it reduces gradients behind "
-            "backward (overlap_grad_reduce)",
-            ({"train.overlap_param_gather": False}, {"train.overlap_grad_reduce": True}),
-        ),
-        *_expert_overlap_rules(plan, model),
-        *_async_rules(plan),
-    ]
+    if newer:
+        yield from _newer_attention_rules(plan, alike)
+    yield Rule(
+        "train.attention",
+        not newer and t.attention not in runs,
+        attention_missing(model, t.attention),
+        to("train.attention", *reversed(runs)),
+    )
+    why = f"there are no {t.kernels} kernels for {model.family}"
+    yield only(plan, "train.kernels", family.kernels, why)
+    why = f"{model.family} has no {t.cross_entropy} loss"
+    yield only(plan, "train.cross_entropy", losses, why)
+    yield from _alone_rules(plan, model)
+    yield from _prompt_rules(plan, model)
+    yield Rule(
+        "train.checkpointing",
+        t.kernels == "compile" and t.checkpointing == "selective",
+        "a compiled layer is not known to run its attention core alone again",
+        to("train.checkpointing", "full", "selective-op", "none"),
+    )
+    yield Rule(
+        "train.cross_entropy",
+        t.cross_entropy == "chunked" and model.traits.logits_scaled,
+        f"{model.family} scales its logits, which Liger's chunked loss does not",
+        to("train.cross_entropy", "eager", "fused"),
+    )
+    yield Rule(
+        "parallel.sequence_parallel",
+        own and bool(model.experts) and p.tp > 1 and not p.sequence_parallel,
+        "Megatron routes each rank's own tokens",
+        ({"parallel.sequence_parallel": True}, {"parallel.tp": 1}),
+    )
+    yield Rule(
+        "train.overlap_param_gather",
+        own and t.overlap_param_gather and not t.overlap_grad_reduce,
+        "Megatron gathers weights behind forward only where it reduces gradients behind "
+        "backward (overlap_grad_reduce)",
+        ({"train.overlap_param_gather": False}, {"train.overlap_grad_reduce": True}),
+    )
+    yield from _expert_overlap_rules(plan, model)
+    yield from _async_rules(plan)
     if image := model.image:
         why = f"{t.seq_len:,} tokens, but {image.text} are {image.tokens:,}"
-        rules.append(only(plan, "train.seq_len", [image.tokens], why))
+        yield only(plan, "train.seq_len", [image.tokens], why)
     elif model.heard:
-        rules += _of_fixed_length(plan, model)
+        yield from _of_fixed_length(plan, model)
     elif model.learned_positions:
-        rules.append(
-            Rule(
-                "train.seq_len",
-                t.seq_len > model.max_positions,
-                f"{t.seq_len:,} tokens, but {model.label} has learned positions for "
-                f"{model.max_positions:,}",
-                to("train.seq_len", model.max_positions),
-                "use fewer",
-            )
+        yield Rule(
+            "train.seq_len",
+            t.seq_len > model.max_positions,
+            f"{t.seq_len:,} tokens, but {model.label} has learned positions for "
+            f"{model.max_positions:,}",
+            to("train.seq_len", model.max_positions),
+            "use fewer",
         )
     if model.tower and (image := model.tower.image):
         fitting = t.seq_len // image.read
         fewer = to("train.images", fitting) if fitting else ()
-        rules += [
-            Rule(
-                "train.images",
-                t.images < 1,
-                f"{model.label} is planned with images",
-                to("train.images", 1),
-                "use more",
-            ),
-            Rule(
-                "train.images",
-                t.images >= 1 and t.images * image.read > t.seq_len,
-                f"{t.images:,} of {image.read:,} tokens each do not fit into {t.seq_len:,}",
-                (*fewer, *to("train.seq_len", t.images * image.read)),
-            ),
-        ]
-    return rules
+        yield Rule(
+            "train.images",
+            t.images < 1,
+            f"{model.label} is planned with images",
+            to("train.images", 1),
+            "use more",
+        )
+        yield Rule(
+            "train.images",
+            t.images >= 1 and t.images * image.read > t.seq_len,
+            f"{t.images:,} of {image.read:,} tokens each do not fit into {t.seq_len:,}",
+            (*fewer, *to("train.seq_len", t.images * image.read)),
+        )
 
 
 def _expert_overlap_rules(plan: Plan, model: Model) -> list[Rule]:
@@ -1022,7 +1015,7 @@ def _parallel_adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
             t.lora_rank % p.tp != 0,
             f"tensor-parallel ranks share a rank of {t.lora_rank:,}, which does not divide by "
             f"{p.tp:,}",
-            to("train.lora_rank", -(-t.lora_rank // p.tp) * p.tp),
+            to("train.lora_rank", _up(t.lora_rank, p.tp)),
         ),
         Rule(
             "train.lora_targets",
@@ -1045,7 +1038,7 @@ def _parallel_adapter_rules(plan: Plan, model: Model | None) -> list[Rule]:
     ]
 
 
-def _frozen_rules(plan: Plan, model: Model | None) -> list[Rule]:
+def _frozen_rules(plan: Plan, model: Model | None) -> Iterator[Rule]:
     """What frozen weights, averages of the weights, and rows of the embedding's gradient are not
     known to run with."""
     t, p = plan.train, plan.parallel
@@ -1056,10 +1049,9 @@ def _frozen_rules(plan: Plan, model: Model | None) -> list[Rule]:
         and model.tower is None
         and not model.stack
     )
-    rules = []
     if t.embedding_gradient != DENSE:
         field = "train.embedding_gradient"
-        rules += each(
+        yield from each(
             field,
             to(field, DENSE),
             (
@@ -1089,7 +1081,7 @@ def _frozen_rules(plan: Plan, model: Model | None) -> list[Rule]:
             ),
         )
     if t.frozen != "none":
-        rules += each(
+        yield from each(
             "train.frozen",
             to("train.frozen", "none"),
             (not decodes, "planned for decoders only"),
@@ -1117,7 +1109,7 @@ def _frozen_rules(plan: Plan, model: Model | None) -> list[Rule]:
         )
     if t.ema != "none":
         none = to("train.ema", "none")
-        rules += each(
+        yield from each(
             "train.ema",
             none,
             (
@@ -1131,15 +1123,12 @@ def _frozen_rules(plan: Plan, model: Model | None) -> list[Rule]:
                 {"train.framework": PLAIN[0]},
             ),
         )
-        rules.append(
-            Rule(
-                "train.ema",
-                t.ema == AVERAGED and bool(eight_bit(t.framework, t.precision)),
-                "a second model with weights in 8 bits is not planned",
-                (*to("train.ema", AVERAGED_FP32), *none),
-            )
+        yield Rule(
+            "train.ema",
+            t.ema == AVERAGED and bool(eight_bit(t.framework, t.precision)),
+            "a second model with weights in 8 bits is not planned",
+            (*to("train.ema", AVERAGED_FP32), *none),
         )
-    return rules
 
 
 def beheaded(model: Model) -> bool:
@@ -1147,82 +1136,65 @@ def beheaded(model: Model) -> bool:
     return FAMILIES[model.family].decoder and model.head != CAUSAL
 
 
-def _alone_rules(plan: Plan, model: Model) -> list[Rule]:
+def _alone_rules(plan: Plan, model: Model) -> Iterator[Rule]:
     """What families that are known with data parallelism only are not known to run with."""
-    if not FAMILIES[model.family].alone and not beheaded(model):
-        return []
+    family = FAMILIES[model.family]
+    if not family.alone and not beheaded(model):
+        return
     t, weights, name = plan.train, plan.weight_dtype, model.family
-    rules = [
-        *(
-            only(plan, f"parallel.{axis}", [1], f"{name} is planned with data parallelism")
-            for axis in ("tp", "pp", "cp")
-        ),
-        only(plan, "train.framework", PLAIN, f"{name} is not planned with it"),
-        only(plan, "train.adapter", ["none"], f"adapters are not planned for {name}"),
-        Rule(
-            "train.precision",
-            bool(eight_bit(t.framework, t.precision)),
-            f"{name} is not planned with products in 8 bits",
-            to("train.precision", "bf16-mixed"),
-        ),
-        only(plan, "train.frozen", [NO_LAYER], f"{name} is planned with all its weights trained"),
-        only(plan, "together.kind", ["none"], f"{name} is planned by itself only"),
-    ]
+    for axis in ("tp", "pp", "cp"):
+        yield only(plan, f"parallel.{axis}", [1], f"{name} is planned with data parallelism")
+    yield only(plan, "train.framework", PLAIN, f"{name} is not planned with it")
+    yield only(plan, "train.adapter", ["none"], f"adapters are not planned for {name}")
+    yield Rule(
+        "train.precision",
+        bool(eight_bit(t.framework, t.precision)),
+        f"{name} is not planned with products in 8 bits",
+        to("train.precision", "bf16-mixed"),
+    )
+    yield only(plan, "train.frozen", [NO_LAYER], f"{name} is planned with all its weights trained")
+    yield only(plan, "together.kind", ["none"], f"{name} is planned by itself only")
     if model.tower:
-        rules += [
-            only(plan, f"train.offload_{what}", ["none"], f"that of {name} is not planned")
-            for what in ("parameters", "activations")
-        ]
-        rules.append(
-            Rule(
-                "serve.weight_dtype",
-                WEIGHT_DTYPES[weights].compute != weights,
-                f"{name} is served in 16 or 32 bits, its tower with it",
-                to("serve.weight_dtype", "bf16"),
-            )
+        for what in ("parameters", "activations"):
+            yield only(plan, f"train.offload_{what}", ["none"], f"that of {name} is not planned")
+        yield Rule(
+            "serve.weight_dtype",
+            WEIGHT_DTYPES[weights].compute != weights,
+            f"{name} is served in 16 or 32 bits, its tower with it",
+            to("serve.weight_dtype", "bf16"),
         )
     if model.encoder_decoder and model.head == CLASSIFICATION:
         why = f"the decoder of a classifier of {name} reads the tokens that its encoder does"
-        rules.append(only(plan, "train.target_len", [t.seq_len], why))
-    if FAMILIES[name].unsharded:
-        why = f"{name} is not planned shared out: {FAMILIES[name].unsharded}"
-        rules += [
-            only(plan, "train.framework", UNSHARDED, why),
-            only(plan, "train.offload_parameters", ["none"], why),
-        ]
-    if not FAMILIES[name].checkpoints:
+        yield only(plan, "train.target_len", [t.seq_len], why)
+    if family.unsharded:
+        why = f"{name} is not planned shared out: {family.unsharded}"
+        yield only(plan, "train.framework", UNSHARDED, why)
+        yield only(plan, "train.offload_parameters", ["none"], why)
+    if not family.checkpoints:
         why = f"transformers' code of {name} has no checkpointing"
-        rules.append(only(plan, "train.checkpointing", ["none"], why))
-    if FAMILIES[name].carries:
-        again = CHECKPOINTING[t.checkpointing].recompute
-        encodes = model.encoder_decoder or not FAMILIES[name].decoder
-        rules += [
-            Rule(
-                "train.checkpointing",
-                again not in ("", LAYER),
-                f"{name} is planned with whole layers",
-                to("train.checkpointing", "full", "none"),
-            ),
-            only(
-                plan,
-                "train.checkpoint_every",
-                [1],
-                f"{name} is planned with every layer checkpointed or none",
-            ),
-            Rule(
-                "train.precision",
-                encodes and "fp16" in t.precision,
-                f"{name} clamps fp16, which is not planned",
-                to("train.precision", "bf16-mixed"),
-            ),
-            Rule(
-                "serve.weight_dtype",
-                encodes and weights == "fp16",
-                f"transformers keeps wo of {name} in fp32 then",
-                to("serve.weight_dtype", "bf16"),
-            ),
-        ]
-    return rules
+        yield only(plan, "train.checkpointing", ["none"], why)
+    if family.carries:
+        encodes = model.encoder_decoder or not family.decoder
+        yield Rule(
+            "train.checkpointing",
+            CHECKPOINTING[t.checkpointing].recompute not in ("", LAYER),
+            f"{name} is planned with whole layers",
+            to("train.checkpointing", "full", "none"),
+        )
+        why = f"{name} is planned with every layer checkpointed or none"
+        yield only(plan, "train.checkpoint_every", [1], why)
+        yield Rule(
+            "train.precision",
+            encodes and "fp16" in t.precision,
+            f"{name} clamps fp16, which is not planned",
+            to("train.precision", "bf16-mixed"),
+        )
+        yield Rule(
+            "serve.weight_dtype",
+            encodes and weights == "fp16",
+            f"transformers keeps wo of {name} in fp32 then",
+            to("serve.weight_dtype", "bf16"),
+        )
 
 
 def _of_fixed_length(plan: Plan, model: Model) -> list[Rule]:
@@ -1242,45 +1214,31 @@ def _of_fixed_length(plan: Plan, model: Model) -> list[Rule]:
     ]
 
 
-def _prompt_rules(plan: Plan, model: Model) -> list[Rule]:
+def _prompt_rules(plan: Plan, model: Model) -> Iterator[Rule]:
     """What an encoder, or a vision tower, asks of a prompt."""
     s, image = plan.serve, model.tower.image if model.tower else None
-    rules = []
     if image:
-        rules.append(
-            Rule(
-                "serve.images",
-                s.images * image.prompted > s.prompt_len,
-                f"{s.images:,} of {image.prompted:,} tokens each do not fit into a prompt of "
-                f"{s.prompt_len:,}",
-                (
-                    {"serve.images": s.prompt_len // image.prompted},
-                    {"serve.prompt_len": s.images * image.prompted},
-                ),
-            )
+        yield Rule(
+            "serve.images",
+            s.images * image.prompted > s.prompt_len,
+            f"{s.images:,} of {image.prompted:,} tokens each do not fit into a prompt of "
+            f"{s.prompt_len:,}",
+            (
+                {"serve.images": s.prompt_len // image.prompted},
+                {"serve.prompt_len": s.images * image.prompted},
+            ),
         )
     if model.encoder_decoder:
-        rules += [
-            Rule(
-                "serve.prefill",
-                PREFILLS[s.prefill].chunked,
-                "an encoder reads prompts whole: every token sees every other",
-                to("serve.prefill", "whole"),
-            ),
-            only(
-                plan,
-                "serve.shared_prefix",
-                [0],
-                "what an encoder makes of a prefix depends on what follows it",
-            ),
-            only(
-                plan,
-                "serve.draft_tokens",
-                [0],
-                "guessed tokens are not planned for encoder-decoders",
-            ),
-        ]
-    return rules
+        yield Rule(
+            "serve.prefill",
+            PREFILLS[s.prefill].chunked,
+            "an encoder reads prompts whole: every token sees every other",
+            to("serve.prefill", "whole"),
+        )
+        why = "what an encoder makes of a prefix depends on what follows it"
+        yield only(plan, "serve.shared_prefix", [0], why)
+        why = "guessed tokens are not planned for encoder-decoders"
+        yield only(plan, "serve.draft_tokens", [0], why)
 
 
 def _together_rules(plan: Plan, model: Model | None) -> list[Rule]:
@@ -1386,50 +1344,36 @@ def _prediction_rules(plan: Plan, model: Model | None) -> list[Rule]:
     )
 
 
-def _replica_rules(plan: Plan, model: Model | None) -> list[Rule]:
+def _replica_rules(plan: Plan, model: Model | None) -> Iterator[Rule]:
     """How the ranks of a replica that are not training's share the model and the GPUs."""
-    s, gpus = plan.serve, plan.cluster.gpus
-    ranks = plan.serving_tp * plan.serving_pp
-    rules = []
-    if model is not None and s.tp:
+    s, gpus, ranks = plan.serve, plan.cluster.gpus, plan.serving_ranks
+    if model is not None:
         for what, n in (
             ("attention heads", model.heads),
-            ("heads of a layer's state", _state_heads(model)),
+            ("heads of a layer's state", int(model.sizes.get("SSM_HEADS", 0))),
         ):
-            rules.append(
-                Rule(
-                    "serve.tp",
-                    bool(n % s.tp),
-                    f"{n:,} {what} do not divide by {s.tp:,}",
-                    to("serve.tp", 0),
-                    f"choose a divisor of {n:,}; 0 is as many as in training",
-                )
+            yield Rule(
+                "serve.tp",
+                bool(s.tp and n % s.tp),
+                f"{n:,} {what} do not divide by {s.tp:,}",
+                to("serve.tp", 0),
+                f"choose a divisor of {n:,}; 0 is as many as in training",
             )
-    if model is not None:
-        rules.append(
-            Rule(
-                "serve.pp",
-                s.pp > model.layers,
-                f"{s.pp:,} stages for {model.layers:,} layers",
-                to("serve.pp", 0),
-                "use at most one per layer; 0 is as many as in training",
-            )
+        yield Rule(
+            "serve.pp",
+            s.pp > model.layers,
+            f"{s.pp:,} stages for {model.layers:,} layers",
+            to("serve.pp", 0),
+            "use at most one per layer; 0 is as many as in training",
         )
     field = "serve.tp" if s.tp else "serve.pp"
-    rules.append(
-        Rule(
-            field,
-            bool(s.tp or s.pp) and ranks > gpus,
-            f"a replica has {ranks:,} ranks, tp x pp, but there are {gpus:,} GPUs",
-            (*to(field, 0), *to("cluster.gpus", gpus * -(-ranks // gpus))),
-            "use fewer; 0 is as many as in training",
-        )
+    yield Rule(
+        field,
+        bool(s.tp or s.pp) and ranks > gpus,
+        f"a replica has {ranks:,} ranks, tp x pp, but there are {gpus:,} GPUs",
+        (*to(field, 0), *to("cluster.gpus", gpus * -(-ranks // gpus))),
+        "use fewer; 0 is as many as in training",
     )
-    return rules
-
-
-def _state_heads(model: Model) -> int:
-    return int(model.sizes.get("SSM_HEADS", 0))
 
 
 def _stored_rules(plan: Plan, model: Model | None) -> list[Rule]:
@@ -1474,111 +1418,87 @@ def _of_draft(plan: Plan, draft: Model, model: Model | None) -> list[Rule]:
     ]
 
 
-def _serving_rules(plan: Plan, model: Model | None) -> list[Rule]:
+def _serving_rules(plan: Plan, model: Model | None) -> Iterator[Rule]:
     """What a server cannot do."""
-    s, rules = plan.serve, [*_replica_rules(plan, model), *_stored_rules(plan, model)]
-    ranks = plan.serving_tp * plan.serving_pp
-    rules.append(
-        Rule(
-            "serve.prefill",
-            PREFILLS[s.prefill].elsewhere and plan.cluster.gpus < 2 * ranks,
-            f"prompts are read on another replica, but {plan.cluster.gpus:,} GPUs have one of "
-            f"{ranks:,}",
-            (*to("serve.prefill", "whole", "chunked"), *to("cluster.gpus", 2 * ranks)),
-        )
+    yield from _replica_rules(plan, model)
+    yield from _stored_rules(plan, model)
+    s, ranks = plan.serve, plan.serving_ranks
+    yield Rule(
+        "serve.prefill",
+        PREFILLS[s.prefill].elsewhere and plan.cluster.gpus < 2 * ranks,
+        f"prompts are read on another replica, but {plan.cluster.gpus:,} GPUs have one of "
+        f"{ranks:,}",
+        (*to("serve.prefill", "whole", "chunked"), *to("cluster.gpus", 2 * ranks)),
     )
+    other = plan.engine != engines.LLAMA_CPP
     for name in BY_CPU:
-        path, set_ = f"serve.{name}", getattr(s, name)
-        other = plan.engine != engines.LLAMA_CPP
-        cut = ranks > 1
-        rules += [
-            Rule(
-                path,
-                bool(set_) and other,
+        path, set_ = f"serve.{name}", bool(getattr(s, name))
+        yield from each(
+            path,
+            to(path, 0),
+            (
+                set_ and other,
                 "the CPU computes layers or experts in llama.cpp alone",
-                (*to(path, 0), *to("serve.engine", engines.LLAMA_CPP)),
+                *to("serve.engine", engines.LLAMA_CPP),
             ),
-            Rule(
-                path,
-                bool(set_) and not other and cut,
+            (
+                set_ and not other and ranks > 1,
                 f"with the CPU one GPU is planned, not {ranks:,}",
-                (*to(path, 0), {"serve.tp": 1, "serve.pp": 1}),
+                {"serve.tp": 1, "serve.pp": 1},
             ),
-        ]
+        )
     keeps = model is None or not (model.recurrence or model.encoder_decoder)
     for path, asked, off in (
         ("serve.prefix_hits", bool(s.prefix_hits), 0.0),
         ("serve.turns", s.turns > 1, 1),
     ):
-        rules.append(
-            Rule(
-                path,
-                asked and not keeps,
-                "layers with a state, and encoders, have no prefix cache here",
-                to(path, off),
-            )
+        yield Rule(
+            path,
+            asked and not keeps,
+            "layers with a state, and encoders, have no prefix cache here",
+            to(path, off),
         )
+    field = "serve.draft_model"
+    none = to(field, "none")
     if plan.drafts and s.draft_model in DRAFT_HEADS:
-        rules.append(
-            Rule(
-                "serve.draft_model",
-                model is not None and bool(model.recurrence or model.tower or model.entries),
-                "heads for models with states, towers or compressed entries are not planned",
-                to("serve.draft_model", "none"),
-            )
+        yield Rule(
+            field,
+            model is not None and bool(model.recurrence or model.tower or model.entries),
+            "heads for models with states, towers or compressed entries are not planned",
+            none,
         )
     elif draft := plan.draft:
-        rules += _of_draft(plan, draft, model)
-        field, served = "serve.draft_model", FAMILIES[draft.family].decoder and not draft.tower
-        none, another = to(field, "none"), "choose another"
-        divides = draft.heads % plan.serving_tp == 0
-        rules += [
-            Rule(field, not served, "it cannot be served", none, another),
-            Rule(
-                field,
-                served and bool(draft.recurrence),
-                "a model that keeps states cannot take back its guesses here",
-                none,
-                another,
-            ),
-            Rule(
-                field,
-                served and not draft.recurrence and not divides,
-                f"its {draft.heads:,} attention heads do not divide by tp {plan.serving_tp:,}",
-                none,
-                another,
-            ),
-        ]
+        yield from _of_draft(plan, draft, model)
+        why = ""
+        if not FAMILIES[draft.family].decoder or draft.tower:
+            why = "it cannot be served"
+        elif draft.recurrence:
+            why = "a model that keeps states cannot take back its guesses here"
+        elif draft.heads % plan.serving_tp:
+            why = f"its {draft.heads:,} attention heads do not divide by tp {plan.serving_tp:,}"
+        yield Rule(field, bool(why), why, none, "choose another")
     if model is not None and model.recurrence:
         state = KV_CACHES[plan.cache_manager].state
-        rules += [
-            only(
-                plan,
-                "serve.offload_kv",
-                ["none"],
-                "states of sequences on the host are not planned",
-            ),
-            Rule(
-                "serve.state_dtype",
-                s.state_dtype != "auto" and state not in ("", s.state_dtype),
-                f"there states are {state}",
-                (*to("serve.state_dtype", "auto"), *to("serve.kv_cache", "paged")),
-            ),
-        ]
+        why = "states of sequences on the host are not planned"
+        yield only(plan, "serve.offload_kv", ["none"], why)
+        yield Rule(
+            "serve.state_dtype",
+            s.state_dtype != "auto" and state not in ("", s.state_dtype),
+            f"there states are {state}",
+            (*to("serve.state_dtype", "auto"), *to("serve.kv_cache", "paged")),
+        )
     try:
         node = plan.node
     except KeyError:  # an unknown preset, which is reported on its own
-        return rules
+        return
     if not node.dram_bytes:
         one = f"{node.label} has one memory for CPU and GPU, so there is nowhere to offload to"
-        rules += [
-            only(plan, "serve.offload_weights", [0], one),
-            only(plan, "serve.offload_kv", ["none"], one),
-        ]
+        yield only(plan, "serve.offload_weights", [0], one)
+        yield only(plan, "serve.offload_kv", ["none"], one)
         if not node.dram_bandwidth:  # a card in a host whose only memory is another chip's
             idle = f"{node.label} has no memory that its CPU could read layers from"
-            rules += [only(plan, f"serve.{name}", [0], idle) for name in BY_CPU]
-    return rules
+            for name in BY_CPU:
+                yield only(plan, f"serve.{name}", [0], idle)
 
 
 def _parallel_rules(plan: Plan, _: Model | None) -> list[Rule]:
@@ -1612,7 +1532,7 @@ def _parallel_rules(plan: Plan, _: Model | None) -> list[Rule]:
             f"virtual stages take micro-batches in rounds: {batches:,} are no multiple of "
             f"{rounds:,}",
             (
-                *to("train.grad_accumulation", -(-batches // rounds) * rounds),
+                *to("train.grad_accumulation", _up(batches, rounds)),
                 {"parallel.virtual_stages": 1},
             ),
         ),
@@ -1695,46 +1615,41 @@ def _offload_rules(plan: Plan, _: Model | None) -> list[Rule]:
     ]
 
 
-def _host_rules(plan: Plan, _: Model | None) -> list[Rule]:
+def _host_rules(plan: Plan, _: Model | None) -> Iterator[Rule]:
     """What the host must have for the plan to run at all."""
     try:
         node = plan.node
     except KeyError:  # an unknown preset, which is reported on its own
-        return []
+        return
     gpus, each = plan.cluster.gpus, plan.gpus_per_domain
-    rules = [
-        Rule(
-            "cluster.gpus",
-            gpus > each and not node.network_bandwidth,
-            f"{gpus:,} GPUs need several nodes of {each:,}, but {node.label} has no network",
-            to("cluster.gpus", each),
-            "take another cluster.node",
-        ),
-        Rule(
-            "cluster.dram_gib",
-            bool(plan.cluster.dram_gib) and not node.dram_bytes,
-            f"{node.label} has one memory for CPU and GPU, whose size is the GPU's",
-            to("cluster.dram_gib", 0),
-        ),
-    ]
+    yield Rule(
+        "cluster.gpus",
+        gpus > each and not node.network_bandwidth,
+        f"{gpus:,} GPUs need several nodes of {each:,}, but {node.label} has no network",
+        to("cluster.gpus", each),
+        "take another cluster.node",
+    )
+    yield Rule(
+        "cluster.dram_gib",
+        bool(plan.cluster.dram_gib) and not node.dram_bytes,
+        f"{node.label} has one memory for CPU and GPU, whose size is the GPU's",
+        to("cluster.dram_gib", 0),
+    )
     for name in ("optimizer", "parameters", "activations"):
         field = f"train.offload_{name}"
         word = getattr(plan.train, f"offload_{name}")
-        rules += [
-            Rule(
-                field,
-                word != "none" and not node.dram_bytes,
-                f"{node.label} has one memory for CPU and GPU, so there is nowhere to offload to",
-                to(field, "none"),
-            ),
-            Rule(
-                field,
-                word == "nvme" and not (node.nvme_bytes and node.nvme_read_bandwidth),
-                f"{node.label} has no NVMe drives",
-                to(field, "cpu", "none"),
-            ),
-        ]
-    return rules
+        yield Rule(
+            field,
+            word != "none" and not node.dram_bytes,
+            f"{node.label} has one memory for CPU and GPU, so there is nowhere to offload to",
+            to(field, "none"),
+        )
+        yield Rule(
+            field,
+            word == "nvme" and not (node.nvme_bytes and node.nvme_read_bandwidth),
+            f"{node.label} has no NVMe drives",
+            to(field, "cpu", "none"),
+        )
 
 
 def _stream_rules(plan: Plan, _: Model | None) -> list[Rule]:
@@ -1771,7 +1686,7 @@ def _size_rules(plan: Plan, model: Model | None) -> list[Rule]:
     return [r.broken(sizes) for r in SIZE_RULES if not r.holds(sizes)]
 
 
-RULES: tuple[Callable[[Plan, Model | None], list[Rule]], ...] = (
+RULES: tuple[Callable[[Plan, Model | None], Iterable[Rule]], ...] = (
     _framework_rules,
     _recompute_rules,
     _module_recompute_rules,

@@ -42,7 +42,8 @@ from app.levers import SHOWN
 from app.text import times
 from memcore.evaluate import evaluate
 from memcore.models import catalog
-from memcore.plan.link import decode, encode, fields
+from memcore.plan.keys import FIELDS
+from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan, facts
 from memcore.report import CONSUMERS
 from memcore.search.levers import levers
@@ -1113,7 +1114,7 @@ def unfolds(query: dict[str, str], folded: int) -> set[str]:
     found = widgets(at)
     assert len(found) > folded + 40
     document: Any = shown_plan(at).document()
-    for path in fields():
+    for path in FIELDS:
         section, _, name = path.partition(".")
         if (widget := found.get(f"{section}_{name}")) and isinstance(document[section], dict):
             value = document[section][name]
@@ -1129,7 +1130,7 @@ def test_every_group_unfolds_and_every_field_of_a_plan_has_a_widget() -> None:
     shown = {key for query in UNFOLDED for key in unfolds(query, folded)}
     shown |= set(widgets(opened(view="serve")))  # a server's targets are beside its answers
     keys = {"serve.target_ttft": "ttft", "serve.target_tpot": "tpot"}
-    missing = {p for p in fields() if keys.get(p, p.replace(".", "_")) not in shown}
+    missing = {p for p in FIELDS if keys.get(p, p.replace(".", "_")) not in shown}
     assert not missing
 
 

@@ -18,7 +18,7 @@ from tables import each
 from memcore import Issue, PlanError
 from memcore.models import catalog
 from memcore.plan import link
-from memcore.plan.keys import BESIDE, KEYS, KNOWN, VERSION
+from memcore.plan.keys import BESIDE, FIELDS, KEYS, KNOWN, VERSION
 from memcore.plan.link import (
     FAILED,
     MAX_ISSUES,
@@ -30,7 +30,6 @@ from memcore.plan.link import (
     encode,
     encode_measured,
     encode_pin,
-    fields,
     form_of,
     nearest,
     pin_name,
@@ -206,7 +205,7 @@ def test_a_link_of_each_form_says_as_much_as_was_changed(text: str) -> None:
     changed = differences(begun(form), plan)
     said = encode(plan, short=True, form=form)
     assert decode(said) == (plan, [])
-    assert {path for path in changed if path in fields()} == {
+    assert {path for path in changed if path in FIELDS} == {
         KEYS[name].path for name in said if name in KEYS
     }
     if text != FULL:  # which says what is a default too
@@ -216,8 +215,8 @@ def test_a_link_of_each_form_says_as_much_as_was_changed(text: str) -> None:
 def test_every_field_of_a_plan_has_a_key() -> None:
     """A field added to the Plan needs a key here, or links would lose it."""
     objects = {"version", "model", "cluster.gpu", "cluster.node"}
-    assert leaves(Plan().document()) - objects == set(fields())
-    assert {path for path in V1 if path in fields()} <= set(fields())
+    assert leaves(Plan().document()) - objects == set(FIELDS)
+    assert {path for path in V1 if path in FIELDS} <= set(FIELDS)
 
 
 def test_keys_are_short_and_few() -> None:
@@ -658,7 +657,7 @@ def test_the_nearest_plan_keeps_what_was_asked_for(field, value):
         Plan.of(document)
     plan, said = nearest(document, [field])
     assert get(plan, field) == value
-    differing = {p for p in fields() if get(plan, p) != get(document, p)}
+    differing = {p for p in FIELDS if get(plan, p) != get(document, p)}
     assert {issue.field for issue in said} == differing
     assert all("in place of" in issue.message for issue in said)
 

@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 from memcore.kept import seldom_collected
 from memcore.models import catalog
 from memcore.plan.plan import Plan
+from memcore.plan.repair import planned
 from memcore.report import Run
 from memcore.search.choices import price_of
-from memcore.search.fitting import Within, limit_of, planned
+from memcore.search.fitting import Within, limit_of
 from memcore.search.solver import bookable, of_gpus
 from memcore.timing.certainty import ranked
-from memcore.training.run import HOUR, run_of
+from memcore.training.run import run_of
 from memcore.training.training import Pool, Training, not_planned
+from memcore.units import HOUR
 
 MOST_GPUS = 4096  # of one booking
 

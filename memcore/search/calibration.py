@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from memcore.errors import Issue, PlanError
+from memcore.errors import Issue, PlanError, refusal
 from memcore.evaluate import evaluate
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, get, value_text
@@ -117,7 +117,7 @@ def calibrated(
         raise PlanError(issues)
     now, then = now or evaluate(plan), then or evaluate(by.plan)
     if not (now.memory and now.time and now.run):
-        raise PlanError([Issue("train", "the training of this plan is not computed")])
+        raise refusal("train", "the training of this plan is not computed")
     off, allocated = off_by(by, then), now.memory.allocated_bytes
     factor, (low, high) = _taken(plan, by, off)
     seconds = now.time.step_seconds * factor
@@ -143,7 +143,7 @@ def off_by(by: Measured, then: Report | None = None) -> float:
     already. Raises PlanError where nothing is predicted."""
     time = (then or evaluate(by.plan)).time
     if time is None:
-        raise PlanError([Issue("train", "the training of the measured plan is not computed")])
+        raise refusal("train", "the training of the measured plan is not computed")
     return by.seconds / time.step_seconds
 
 

@@ -10,14 +10,17 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from memcore.errors import Issue, PlanError, shown
+from memcore.errors import refusal, shown
+from memcore.hardware.accelerator import Accelerator
 from memcore.models import catalog
 from memcore.plan.plan import Cluster, Plan, limits_of
-from memcore.search.fitting import planned
+from memcore.plan.repair import planned
+from memcore.search import fronts
 from memcore.search.solve import ANY, Answer, Miss, Targets, last, serving_limit
 from memcore.serving.serve import servable, serve
 from memcore.serving.server import Server
 from memcore.serving.time import of_running
+from memcore.units import HOUR, MILLION
 
 RANKS = (1, 2, 4, 8, 16, 32, 64)
 # What a plan says of its nodes, as it is where it says nothing.
@@ -26,7 +29,6 @@ NODES = {
     for name, info in Cluster.model_fields.items()
     if name not in ("gpu", "gpus")
 }
-HOUR, MILLION = 3600, 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,21 +183,18 @@ def nearest(plan: Plan, targets: Targets, names: Iterable[str] = ()) -> tuple[Ch
 def front(found: Sequence[Choice]) -> tuple[Choice, ...]:
     """Those that no other beats in tokens per second and GPU and in tokens per second and user;
     the fastest for a user first."""
-    best, kept = 0.0, []
-    for c in sorted(found, key=lambda c: (-c.per_user, -c.per_gpu, c.gpus, c.gpu)):
-        if c.per_gpu > best:
-            best = c.per_gpu
-            kept.append(c)
-    return tuple(kept)
+    by_speed = sorted(found, key=lambda c: (c.gpus, c.gpu))  # of equal ones
+    figured = (((-c.per_user, -c.per_gpu), c) for c in by_speed)
+    return tuple(fronts.front(figured, lambda one, other: one[1].per_gpu >= other[1].per_gpu))
 
 
 def refuse(plan: Plan, users: int = 0) -> None:
     """Raises PlanError for a model that is not served, and for more users than a plan says."""
     if not servable(plan.architecture):
-        raise PlanError([Issue("model", "it generates no text, token by token: nothing serves it")])
+        raise refusal("model", "it generates no text, token by token: nothing serves it")
     most = int(limits_of("serve.concurrency")[1])
     if not 0 <= users <= most:
-        raise PlanError([Issue("users", f"{shown(users)} is not from 1 to {most:,}")])
+        raise refusal("users", f"{shown(users)} is not from 1 to {most:,}")
 
 
 def _weights(plan: Plan) -> float:
@@ -270,11 +269,11 @@ def _choice(plan: Plan, name: str, server: Server, users: int, n: int) -> Choice
     )  # fmt: skip
 
 
-def price_of(plan: Plan, name: str) -> tuple[float | None, str]:
+def price_of(plan: Plan, gpu: str | Accelerator) -> tuple[float | None, str]:
     """Of a GPU for an hour: the plan's own for its own GPU, else the lowest of a cloud."""
-    if name == plan.cluster.gpu and plan.run.price_per_gpu_hour:
+    if gpu == plan.cluster.gpu and plan.run.price_per_gpu_hour:
         return plan.run.price_per_gpu_hour, "the plan"
-    rows = catalog.prices(name)
+    rows = catalog.prices(gpu) if isinstance(gpu, str) else {}
     if not rows:
         return None, ""
     cloud = min(rows, key=lambda c: rows[c]["usd"])
@@ -283,7 +282,4 @@ def price_of(plan: Plan, name: str) -> tuple[float | None, str]:
 
 def own_price(plan: Plan) -> tuple[float | None, str]:
     """Of one of the plan's GPUs for an hour in USD, and from where; None where none is known."""
-    gpu = plan.cluster.gpu
-    if isinstance(gpu, str):
-        return price_of(plan, gpu)
-    return plan.run.price_per_gpu_hour or None, "the plan"
+    return price_of(plan, plan.cluster.gpu)

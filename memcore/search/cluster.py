@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from memcore.errors import Issue, PlanError, shown
+from memcore.errors import refusal, shown
 from memcore.search.search import Spread
 
 TIMEOUT = 10.0  # seconds until a scheduler has to answer
@@ -28,11 +28,11 @@ def workers(address: str) -> Iterator[Spread]:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
         said = "Dask is not installed: pip install 'memplan[cluster]'"
-        raise PlanError([Issue(FIELD, said)]) from None
+        raise refusal(FIELD, said) from None
     try:
         client = distributed.Client(address, timeout=TIMEOUT, set_as_default=False)
     except (OSError, TimeoutError, ValueError):
-        raise PlanError([Issue(FIELD, f"no Dask scheduler answers at {shown(address)}")]) from None
+        raise refusal(FIELD, f"no Dask scheduler answers at {shown(address)}") from None
     with client:
         _check(client.run(_version))
 
@@ -58,8 +58,8 @@ def _version() -> str:
 def _check(versions: dict[str, str]) -> None:
     here = _version()
     if not versions:
-        raise PlanError([Issue(FIELD, "it has no workers")])
+        raise refusal(FIELD, "it has no workers")
     for worker, version in versions.items():
         if version != here:
             has = f"Memplan {version}, not {here}" if version else "no Memplan"
-            raise PlanError([Issue(FIELD, f"worker {shown(worker)} has {has}")])
+            raise refusal(FIELD, f"worker {shown(worker)} has {has}")

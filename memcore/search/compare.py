@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memcore.errors import Issue, PlanError
+from memcore.errors import Issue, PlanError, refusal
 from memcore.evaluate import evaluate
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, field_paths, get
@@ -120,7 +120,7 @@ def compare(
     Raises PlanError for fewer or more, and where it says nothing of any."""
     if not FEWEST <= len(plans) <= MOST:
         said = f"{FEWEST} to {MOST} plans can be compared, not {len(plans)}"
-        raise PlanError([Issue("", said)])
+        raise refusal("", said)
     reports = [evaluate(plan) for plan in plans]
     pairs = [(a, b) for b in range(len(plans)) for a in range(b)]
     return Comparison(
@@ -140,7 +140,11 @@ def differing(plans: Sequence[Plan], alike: bool = False) -> dict[str, tuple[Any
 
 def figures_of(reports: Sequence[Report]) -> dict[str, tuple[Any, ...]]:
     """The figures that any of the reports has, with each one's value or None."""
-    figures = {p: tuple(_at(report, p) for report in reports) for p in FIGURES}
+    return _known({p: tuple(_at(report, p) for report in reports) for p in FIGURES})
+
+
+def _known(figures: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """Those that anything has."""
     return {p: of for p, of in figures.items() if any(v is not None for v in of)}
 
 
@@ -158,8 +162,7 @@ def calibrated_of(
             issues, told = issues or list(e.issues), [*told, None]
     if not any(told):
         raise PlanError(issues)
-    figures = {p: tuple(_at(c, p.partition(".")[2]) for c in told) for p in CALIBRATED}
-    return {p: of for p, of in figures.items() if any(v is not None for v in of)}
+    return _known({p: tuple(_at(c, p.partition(".")[2]) for c in told) for p in CALIBRATED})
 
 
 def _plain(value: Any) -> Any:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memcore.errors import PlanError
 from memcore.plan.plan import Plan
 from memcore.report import VERDICTS
 from memcore.search.solve import ANY, Targets, serving_limit
 from memcore.serving.serve import servable
 from memcore.together.together import together
 from memcore.training.training import Training
+from memcore.units import DAY
 
 
 def training_verdict(plan: Plan) -> str | None:
@@ -38,7 +38,6 @@ def limit_of(plan: Plan | None, serves: bool, targets: Targets = ANY) -> str:
     return serving_limit(plan, targets) if servable(plan.architecture) else "kind"
 
 
-DAY = 86_400  # seconds
 WITHIN = ("run.target_days", "run.target_cost")
 
 
@@ -68,11 +67,3 @@ class Within:
         if self.days and seconds > self.days * DAY:
             return "days"
         return "cost" if self.cost and cost is not None and cost > self.cost else ""
-
-
-def planned(plan: Plan, changes: dict[str, object]) -> Plan | None:
-    """The plan with these changes and no others, or None where its rules forbid them."""
-    try:
-        return plan.with_changes(changes)
-    except PlanError:
-        return None

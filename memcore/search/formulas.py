@@ -8,10 +8,10 @@ left out, and where each of the others is can be told.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from memcore.errors import Issue, PlanError, did_you_mean
+from memcore.errors import did_you_mean, refusal
 from memcore.frameworks import FRAMEWORKS
 from memcore.plan.plan import Plan, get
 from memcore.search.sweep import BROADCAST, TIMED, axes_of, broadcast, varied
@@ -59,15 +59,7 @@ class Formula:
     share: float
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "instant": self.instant,
-            "stage": self.stage,
-            "text": self.text,
-            "terms": [{"bytes": n, "times": words} for n, words in self.terms],
-            "first": dict(self.first),
-            "last": dict(self.last),
-            "share": self.share,
-        }
+        return asdict(self) | {"terms": [{"bytes": n, "times": words} for n, words in self.terms]}
 
 
 def formulas(plan: Plan, over: Mapping[str, Sequence[int]]) -> tuple[Formula, ...]:
@@ -83,7 +75,7 @@ def formulas(plan: Plan, over: Mapping[str, Sequence[int]]) -> tuple[Formula, ..
     _refuse(plan, over)
     arrays, allowed = broadcast(plan, over)
     if not np.any(allowed):
-        raise PlanError([Issue(next(iter(over)), "has no value that the plan may have")])
+        raise refusal(next(iter(over)), "has no value that the plan may have")
     found = _found(plan, over, arrays, allowed)
     return tuple(sorted(found, key=lambda f: -f.share))
 
@@ -102,11 +94,11 @@ def _refuse(plan: Plan, over: Iterable[str]) -> None:
     known = tuple(TIMED if FRAMEWORKS[plan.train.framework].replicas else BROADCAST)
     for name in over:
         if name not in known:
-            raise PlanError([Issue(name, f"has no formula; {did_you_mean(name, known)}")])
+            raise refusal(name, f"has no formula; {did_you_mean(name, known)}")
     if not over:
-        raise PlanError([Issue("over", "names no field")])
+        raise refusal("over", "names no field")
     if why := not_planned(plan):
-        raise PlanError([Issue("", f"training is not planned: {why}")])
+        raise refusal("", f"training is not planned: {why}")
 
 
 @dataclass(frozen=True, slots=True)

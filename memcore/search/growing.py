@@ -8,7 +8,8 @@ from functools import partial
 
 from memcore.plan.field import SAME
 from memcore.plan.plan import Plan
-from memcore.search.fitting import limit_of, planned
+from memcore.plan.repair import planned
+from memcore.search.fitting import limit_of
 from memcore.search.levers import Lever
 from memcore.search.solver import Solved, solve
 

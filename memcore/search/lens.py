@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from memcore.errors import PlanError
-from memcore.plan.plan import Plan, get, title_of, value_text
-from memcore.report import LedgerRow
+from memcore.plan.plan import Plan, change_texts, get
+from memcore.report import LedgerRow, fields_but
 from memcore.search.levers import Changes, differences, smaller_batches, with_changes
 from memcore.training.memory import held, rested, saved_rows
 from memcore.training.training import Pool, Training, not_planned
@@ -79,8 +79,7 @@ class Way:
 
     def to_dict(self) -> dict[str, Any]:
         """The way as plain JSON types, without its plan."""
-        names = [n for n in self.__slots__ if n not in ("changes", "plan")]
-        return {n: getattr(self, n) for n in names} | {"changes": dict(self.changes)}
+        return fields_but(self, "changes", "plan") | {"changes": dict(self.changes)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +126,7 @@ class Seen:
 
     def to_dict(self) -> dict[str, Any]:
         """The row as plain JSON types."""
-        names = [n for n in self.__slots__ if n not in ("ways", "missing")]
-        found = {n: getattr(self, n) for n in names} | {"stored_bytes": self.stored_bytes}
+        found = fields_but(self, "ways", "missing") | {"stored_bytes": self.stored_bytes}
         ways = [way.to_dict() for way in self.ways]
         return found | {"ways": ways, "missing": dict(self.missing)}
 
@@ -150,17 +148,17 @@ class Seen:
 # --- what plans do -------------------------------------------------------------------------------
 
 
-def _field(path: str, words: Sequence[Any], without: Any) -> tuple[Any, Any]:
-    """A field's words as changes, each doing more than the one before, and the one that does
+def _field(path: str, words: Sequence[str], *without: str) -> tuple[Any, Any]:
+    """A field's words as changes, each doing more than the one before, and those that do
     nothing."""
 
     def on(plan: Plan) -> Iterable[tuple[str, Changes]]:
         here = get(plan, path)
         more = words[words.index(here) + 1 :] if here in words else words
-        return [(TIERS.get(word, ""), {path: word}) for word in more if word != without]
+        return [(TIERS.get(word, ""), {path: word}) for word in more if word not in without]
 
     def off(plan: Plan) -> Sequence[Changes]:
-        return [{path: without}] if get(plan, path) != without else []
+        return [] if get(plan, path) in without else [{path: word} for word in without]
 
     return on, off
 
@@ -169,18 +167,17 @@ def _offload(what: str, consumers: tuple[str, ...], words: Iterable[str]) -> Tri
     return Trick(MOVED, consumers, *_field(f"train.offload_{what}", tuple(words), "none"))
 
 
+def _stages(plan: Plan) -> Sequence[int]:
+    """ZeRO stages that share anything out."""
+    return () if plan.dp * plan.parallel.cp == 1 else FRAMEWORKS[plan.train.framework].zero
+
+
 def _shared(plan: Plan) -> Iterable[tuple[str, Changes]]:
-    if plan.dp * plan.parallel.cp == 1:
-        return []
-    stages = FRAMEWORKS[plan.train.framework].zero
-    return [(GPUS, {"train.zero": stage}) for stage in stages if stage > plan.train.zero]
+    return [(GPUS, {"train.zero": stage}) for stage in _stages(plan) if stage > plan.train.zero]
 
 
 def _whole(plan: Plan) -> Sequence[Changes]:
-    if plan.dp * plan.parallel.cp == 1:
-        return []
-    stages = FRAMEWORKS[plan.train.framework].zero
-    return [{"train.zero": stage} for stage in stages if stage < plan.train.zero]
+    return [{"train.zero": stage} for stage in _stages(plan) if stage < plan.train.zero]
 
 
 def _smaller(plan: Plan) -> Iterable[tuple[str, Changes]]:
@@ -197,21 +194,12 @@ def _larger(plan: Plan) -> Sequence[Changes]:
     ]
 
 
-def _chunked(plan: Plan) -> Iterable[tuple[str, Changes]]:
-    path, word = "train.cross_entropy", "chunked"
-    return [("", {path: word})] if get(plan, path) != word else []
-
-
-def _unchunked(plan: Plan) -> Sequence[Changes]:
-    path = "train.cross_entropy"
-    return [{path: w} for w in ("eager", "fused")] if get(plan, path) == "chunked" else []
-
-
 _RECOMPUTING = tuple(name for name, word in CHECKPOINTING.items() if word.recompute)
+_CHUNKED = _field("train.cross_entropy", ("chunked",), "eager", "fused")
 # Of several that hold for a row the first names its state.
 TRICKS = (
     Trick(RECOMPUTED, OF_LAYERS, *_field("train.checkpointing", _RECOMPUTING, "none"), hides=True),
-    Trick(DELAYED, OF_LAYERS, _chunked, _unchunked, hides=True),
+    Trick(DELAYED, OF_LAYERS, *_CHUNKED, hides=True),
     Trick(MOVED, STATES_OF_WEIGHTS, _shared, _whole),
     _offload("optimizer", ("optimizer_states", "gradients"), OFFLOAD),
     _offload("parameters", ("parameters", "gradients"), OFFLOAD),
@@ -292,18 +280,20 @@ def _hidden(
 
 def _tried(plan: Plan, trick: Trick, place: str, choices: Sequence[Changes], pool: Pool) -> _Tried:
     """The first of some changes that the framework allows."""
-    label = " and ".join(f"{title_of(p)}: {value_text(p, v)}" for p, v in choices[0].items())
     why_not = ""
     for changes in choices:
         changed = with_changes(plan, changes)
         if changed is None or changed.train.framework != plan.train.framework:
             why_not = why_not or _refused(plan, changes)
         elif then := _Evaluated.of(changed, pool):
-            label = " and ".join(f"{title_of(p)}: {value_text(p, v)}" for p, v in changes.items())
-            return _Tried(trick, place, label, then=then)
+            return _Tried(trick, place, _label(changes), then=then)
         else:
             why_not = why_not or not_planned(changed)
-    return _Tried(trick, place, label, why_not)
+    return _Tried(trick, place, _label(choices[0]), why_not)
+
+
+def _label(changes: Changes) -> str:
+    return " and ".join(change_texts(changes, ":"))
 
 
 def _refused(plan: Plan, changes: Changes) -> str:

@@ -9,6 +9,7 @@ single one makes a plan fit and trains the same.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import math
@@ -18,13 +19,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from memcore.errors import PlanError
 from memcore.kept import seldom_collected
 from memcore.plan.field import FROZEN, MACHINES, OTHER, ROUNDED, SAME, EachWord, Switch
-from memcore.plan.plan import Plan, facts, field_paths, get, title_of, value_text, words_of
-from memcore.plan.repair import settled
+from memcore.plan.plan import SECTIONS, Plan, change_texts, facts, field_paths, get, words_of
+from memcore.plan.repair import planned, settled
 from memcore.plan.rules import SHARDED, WHOLE
-from memcore.report import Memory
+from memcore.report import Memory, fields_but
 from memcore.timing.certainty import apart, ranked
 from memcore.training.training import Pool, Training
 from memcore.units import bytes_text
@@ -153,13 +153,11 @@ class Lever:
     @property
     def followers(self) -> list[str]:
         """What else is set than what the label says: 'Framework PyTorch FSDP2'."""
-        others = ((p, v) for p, v in self.changes.items() if p not in self.fields)
-        return [f"{title_of(path)} {value_text(path, value)}" for path, value in others]
+        return change_texts({p: v for p, v in self.changes.items() if p not in self.fields})
 
     def to_dict(self) -> dict[str, Any]:
         """The lever as plain JSON types."""
-        names = [n for n in self.__slots__ if n not in ("changes", "plan")]
-        found = {n: getattr(self, n) for n in names} | {"changes": dict(self.changes)}
+        found = fields_but(self, "changes", "plan") | {"changes": dict(self.changes)}
         return found | {"price_range": list(self.price_range)}
 
 
@@ -198,8 +196,8 @@ def _levers(plan: Plan) -> tuple[Lever, ...]:
         if not any(lever.fits for lever in found):
             found += _in_turn(now, seconds, pool, tried)
     mended = memory.fits or any(lever.fits for lever in found)
-    order = sorted(range(len(found)), key=lambda i: _rank(found[i], memory, i, mended))
-    return tuple(_ranked([found[i] for i in order], memory, mended))
+    found.sort(key=lambda lever: _rank(lever, memory, mended))
+    return tuple(_ranked(found, memory, mended))
 
 
 def _ranked(found: Sequence[Lever], memory: Memory, mended: bool) -> Iterable[Lever]:
@@ -255,7 +253,7 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
     return f"{over[:1].upper()}{over[1:]}: {changes}, the cheapest in time first"
 
 
-def _rank(lever: Lever, memory: Memory, order: int, mended: bool) -> tuple[Any, ...]:
+def _rank(lever: Lever, memory: Memory, mended: bool) -> tuple[Any, ...]:
     """What levers are sorted by: the smallest comes first.
 
     Where the plan fits: what fits too and is faster. Where it does not: what makes it fit, then
@@ -265,9 +263,9 @@ def _rank(lever: Lever, memory: Memory, order: int, mended: bool) -> tuple[Any, 
     saves, and where no lever makes it fit (`mended` is false) these alone, more machines last."""
     group, prices = _group(lever, memory, mended)
     if not prices:
-        return (*group, -lever.saved_device_bytes, order)
+        return (*group, -lever.saved_device_bytes)
     price = round(lever.asked, DIGITS)
-    return (*group, price, list(TRAINS).index(lever.trains) if not memory.fits else 0, order)
+    return (*group, price, list(TRAINS).index(lever.trains) if not memory.fits else 0)
 
 
 def _group(lever: Lever, memory: Memory, mended: bool) -> tuple[tuple[int, ...], bool]:
@@ -335,13 +333,8 @@ BELOW = 16  # smaller counts that are looked at beside those that halving comes 
 def _first(top: int, low: int, fits: Callable[[int], bool]) -> int:
     """The first of a ladder that fits; `top` does, and below `low` nothing did. Found by halving,
     and then downwards: a count that pads experts less may fit below one that does not."""
-    while low < top:
-        middle = (low + top) // 2
-        low, top = (low, middle) if fits(middle) else (middle + 1, top)
-    for i in range(top - 1, max(-1, top - 1 - BELOW), -1):
-        if fits(i):
-            top = i
-    return top
+    top = low + bisect.bisect_left(range(low, top), True, key=fits)
+    return min(filter(fits, range(max(0, top - BELOW), top)), default=top)
 
 
 PAIRS = 24  # that are evaluated
@@ -367,7 +360,7 @@ def _pairs(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried]) -
         if a.changes.keys() & b.changes.keys():
             continue
         changes = a.changes | b.changes
-        changed = _allowed(plan, changes)
+        changed = planned(plan, changes)
         if b.then is not None and a.then is not None:
             changed = changed or with_changes(plan, changes)
         then = changed and Training.of(changed, rows=False, pool=pool)
@@ -376,8 +369,12 @@ def _pairs(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried]) -
             pair = _Tried(b.kind, (*a.parts, *b.parts), then)
             if lever := _lever(now, seconds, pair):
                 found.append(lever)
-    order = sorted(range(len(found)), key=lambda i: _rank(found[i], now.memory, i, True))
-    return [found[i] for i in order[:BEST]]
+    return _best(found, now.memory)
+
+
+def _best(pairs: Sequence[Lever], memory: Memory) -> list[Lever]:
+    """The best few."""
+    return sorted(pairs, key=lambda lever: _rank(lever, memory, True))[:BEST]
 
 
 def _in_turn(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried]) -> list[Lever]:
@@ -402,16 +399,7 @@ def _in_turn(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried])
                 pair = _Tried(kind, (*one.parts, *other.parts), other.then)
                 if lever := _lever(now, seconds, pair):
                     found.append(lever)
-    order = sorted(range(len(found)), key=lambda i: _rank(found[i], now.memory, i, True))
-    return [found[i] for i in order[:BEST]]
-
-
-def _allowed(plan: Plan, changes: Changes) -> Plan | None:
-    """The plan with nothing else changed, where that is one."""
-    try:
-        return plan.with_changes(changes)
-    except PlanError:
-        return None
+    return _best(found, now.memory)
 
 
 def _lever(now: Training, before: float, tried: _Tried) -> Lever | None:
@@ -437,7 +425,7 @@ def _lever(now: Training, before: float, tried: _Tried) -> Lever | None:
     told = apart(plan, changed).ratio
     return Lever(
         name="-and-".join(f"{p.rpartition('.')[2]}-{str(v).lower()}" for p, v in named),
-        label=" + ".join(f"{title_of(path)}: {value_text(path, value)}" for path, value in named),
+        label=" + ".join(change_texts(dict(named), ":")),
         fields=tuple(path for path, _ in named),
         kind=kind,
         trains=KINDS[kind].trains if same_batch else OTHER,
@@ -473,11 +461,9 @@ def differences(before: Plan, after: Plan) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for section in Plan.model_fields:
         was, now = getattr(before, section), getattr(after, section)
-        if was is now:
-            continue
-        if section not in SECTIONS:
-            if was != now:
-                found[section] = now
+        if section not in SECTIONS and was != now:
+            found[section] = now
+        if section not in SECTIONS or was is now:
             continue
         for name, value in now.__dict__.items():
             if value != was.__dict__[name]:
@@ -487,16 +473,19 @@ def differences(before: Plan, after: Plan) -> dict[str, Any]:
     return found
 
 
-SECTIONS = tuple(n for n, i in Plan.model_fields.items() if hasattr(i.annotation, "model_fields"))
+def meant(plan: Plan, path: str) -> bool:
+    """Whether a field has a meaning in this plan."""
+    when = facts(path).when
+    return when is None or when(functools.partial(get, plan), plan.architecture)
 
 
 def declared(path: str) -> Try:
     """What a field declares as its levers: each other word of it, or one value."""
-    lever, when = facts(path).lever, facts(path).when
+    lever = facts(path).lever
 
     def ways(plan: Plan) -> Iterable[Way]:
         here = get(plan, path)
-        if when and not when(functools.partial(get, plan), plan.architecture):
+        if not meant(plan, path):
             return
         if isinstance(lever, Switch) and here != lever.to:
             yield Way(SAME, [{path: lever.to}])

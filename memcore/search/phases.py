@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memcore.errors import PlanError
 from memcore.evaluate import evaluate
 from memcore.plan.field import SAME
-from memcore.plan.plan import Plan, facts, field_paths, get, title_of, value_text
+from memcore.plan.plan import Plan, change_texts, facts, field_paths, get
+from memcore.plan.repair import planned
 from memcore.report import VERDICTS, Report
-from memcore.search.levers import levers
+from memcore.search.levers import differences, levers, meant
 
 TOGETHER, KIND, NONE = "together.", "together.kind", "none"
 SHARE, STEP = "serve.memory_utilization", 0.05  # how finely a smaller share is looked for
@@ -68,8 +68,8 @@ Way = Iterator[tuple[str, str, Plan]]
 def _ways(plan: Plan, now: Report) -> Iterator[Way]:
     for path in field_paths():
         words = facts(path).words
-        if path.startswith(TOGETHER) and path != KIND and words and _shown(plan, path):
-            own = get(plan.document(), path)
+        if path.startswith(TOGETHER) and path != KIND and words and meant(plan, path):
+            own = get(plan, path)
             # Without a model that scores, the training is another.
             others = [word for word in words if NONE not in (word, own) and word != own]
             yield from (_changed(plan, path, [word]) for word in others)
@@ -82,18 +82,10 @@ def _ways(plan: Plan, now: Report) -> Iterator[Way]:
     )
 
 
-def _shown(plan: Plan, path: str) -> bool:
-    when, document = facts(path).when, plan.document()
-    return when is None or when(lambda p: get(document, p), plan.architecture)
-
-
 def _changed(plan: Plan, path: str, values: list[Any]) -> Way:
     for value in values:
-        try:
-            there = plan.with_changes({path: value})
-        except PlanError:
-            continue
-        yield f"{title_of(path)}: {value_text(path, value)}", path, there
+        if there := planned(plan, {path: value}):
+            yield change_texts({path: value}, ":")[0], path, there
 
 
 def _first(plan: Plan, now: Report, way: Way) -> Relief | None:
@@ -115,11 +107,10 @@ def _relief(plan: Plan, now: Report, there: Plan, label: str, path: str) -> Reli
     saved = before.device_bytes[1] - found.device_bytes[1]
     if saved <= 0:
         return None
-    document, other = plan.document(), there.document()
     return Relief(
         label,
         path,
-        {p: get(other, p) for p in field_paths() if get(document, p) != get(other, p)},
+        differences(plan, there),
         saved,
         found.kv_capacity_tokens,
         found.kv_capacity_tokens - before.kv_capacity_tokens,

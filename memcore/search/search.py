@@ -16,7 +16,9 @@ import functools
 import itertools
 import json
 import math
+import operator
 import time
+import timeit
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -30,7 +32,9 @@ from memcore.plan.plan import Plan, get, words_of
 from memcore.plan.rules import RULES as RULES_OF_PLANS
 from memcore.plan.rules import broken_rules, readers_of
 from memcore.quantity.reading import Values
+from memcore.search.choices import price_of
 from memcore.search.families import Batch, Family, Timed, alike, sized, uniform
+from memcore.search.fronts import front
 from memcore.search.levers import DIGITS, differences
 from memcore.search.space import (
     KEEPS,
@@ -41,7 +45,6 @@ from memcore.search.space import (
     Space,
     allowed,
     changed,
-    priced,
 )
 from memcore.search.waterfall import Change, waterfall
 from memcore.timing.certainty import Apart, apart, ranked
@@ -56,15 +59,13 @@ TIME, COST, ENERGY, HEADROOM = "time", "cost", "energy", "headroom"
 BY = (TIME, COST, ENERGY, HEADROOM)
 LISTED = 10  # of the best
 FITS = "fits"
-MEMORY, HOST, RULES, BATCH, SLOWER, BEATEN, MONEY, KIND = (
+MEMORY, HOST, RULES, SLOWER, BEATEN, MONEY = (
     "memory",
     "host memory",
     "no such combination",
-    "batch",
     "fits with less recomputation and offload",
     "slower than the best, whether it fits or not",
     "money",
-    "not planned",
 )
 # Plans whose memory and time take as long as the start and the answer do, as finding the best
 # kernels for one of the words that decide them, as a kind of layout under one framework, and as a
@@ -283,14 +284,12 @@ def _kind(layout: Changes, same: bool) -> tuple[Any, ...]:
 def _seconds_of_one(document: str) -> float:
     """CPU seconds of a plan's memory and time: the least of a few."""
     plan = Plan.of(json.loads(document))
-    return min(_measured(plan) for _ in range(5))
 
+    def once() -> None:
+        one = Training.planned(plan, rows=False)
+        one.memory, one.time()
 
-def _measured(plan: Plan) -> float:
-    start = time.process_time()
-    one = Training.planned(plan, rows=False)
-    one.memory, one.time()
-    return time.process_time() - start
+    return min(timeit.repeat(once, timer=time.process_time, number=1))
 
 
 def _refuse(plan: Plan, gpus: Sequence[str], keep: str, by: str) -> None:
@@ -460,10 +459,9 @@ class _Search:
         changes the least."""
         named = {path: words[path] for path in DECIDE_KERNELS if path in words}
         key = (plan.cluster.gpu, tuple(named.items()))
-        found = self._kernels.get(key)
-        if found is None:
-            found = self._kernels[key] = self._best_kernels(plan, words)
-        return found
+        if key not in self._kernels:
+            self._kernels[key] = self._best_kernels(plan, words)
+        return self._kernels[key]
 
     def _best_kernels(self, plan: Plan, words: Changes) -> list[Changes]:
         names = ("train.kernels", "train.attention", "train.cross_entropy")
@@ -503,8 +501,7 @@ class _Search:
         """Which words of recomputation go with what is offloaded, under a plan's other words: the
         rules ask for no more of a plan than is in the key, and allow its accumulation."""
         key = _ruled(plan)
-        found = self._lattices.get(key)
-        if found is None:
+        if key not in self._lattices:
             of_words = self._readers_of(plan, ("train.checkpointing", "train.checkpoint_every"))
             of_offload = self._readers_of(plan, OFFLOADS)
 
@@ -518,9 +515,8 @@ class _Search:
                 words = [w for w in CHECKPOINTING if may(BARE, w, of_words | of_offload)]
             # Rules of offload ask for no word of recomputation.
             ways = [w for w in WHERE[1:] if words and may(w, words[-1], of_words | of_offload)]
-            found = dict.fromkeys((BARE, *ways), words) if words else {}
-            self._lattices[key] = found
-        return found
+            self._lattices[key] = dict.fromkeys((BARE, *ways), words) if words else {}
+        return self._lattices[key]
 
     # --- what fits -------------------------------------------------------------------------------
 
@@ -677,14 +673,14 @@ class _Search:
         fewer: plans whose arithmetic and offload alone take longer are left out. Those that take
         the least at least go first: they rule out more."""
         if self.by == HEADROOM:
-            self.cells.sort(key=lambda c: -_room(c))
+            self.cells.sort(key=lambda c: -c.room)
             rooms: list[int] = []
             for cell in self.cells:  # of those with as much room the fastest is listed
-                if len(rooms) >= self.listed and _room(cell) < rooms[-1]:
+                if len(rooms) >= self.listed and cell.room < rooms[-1]:
                     break
                 cell.seconds = cell.training.seconds
                 if not self._dear(cell) and self._is_new(cell):
-                    rooms.append(_room(cell))
+                    rooms.append(cell.room)
             return
         for cell in sorted(self.cells[self._seen :], key=lambda c: c.least):
             if cell.least <= self.limit(cell.group.plan):
@@ -734,15 +730,15 @@ class _Search:
             same.setdefault(c.alike, []).append(c)
         timed = [self._one_of(of) for of in same.values()]
         if self.by == HEADROOM:
-            timed.sort(key=lambda c: (-_room(c), c.per_token))
-            scores = [float(_room(c)) for c in timed]
+            timed.sort(key=lambda c: (-c.room, c.per_token))
+            scores = [float(c.room) for c in timed]
         else:
             timed.sort(key=lambda c: (self._score(c.plan, c.per_token), not c.group.same))
             scores = [self._score(c.plan, c.per_token) for c in timed]
         ranks = ranked([c.plan for c in timed], scores, of_room if self.by == HEADROOM else apart)
         chosen = timed[: self.listed]
         best = [self._point(c, r, same) for c, r in zip(chosen, ranks, strict=False)]
-        front = [self._point(c, ranks[timed.index(c)], same) for c in _front(timed, self.start)]
+        pareto = [self._point(c, ranks[timed.index(c)], same) for c in _front(timed, self.start)]
         counts = self.counts()
         counts[MONEY] += dear
         counts[FITS] -= dear
@@ -751,7 +747,7 @@ class _Search:
             fits=(+counts).pop(FITS, 0),
             excluded={why: n for why, n in sorted((+counts).items()) if why != FITS},
             best=tuple(best),
-            pareto=tuple(front),
+            pareto=tuple(pareto),
             why=waterfall(self.start, best[0].plan) if best else (),
             stopped=stopped,
             left=None if self.there is None else self.there - self.judged,
@@ -843,20 +839,13 @@ def _left(may: Any, again: str, fitting: Sequence[Mapping[str, Any]]) -> Any:
     return may
 
 
-def _room(cell: _Cell) -> int:
-    return cell.room
-
-
 def _where(plan: Plan) -> Any:
     return str(plan.cluster.gpu), plan.cluster.gpus
 
 
 def _price(plan: Plan, start: Plan) -> float:
-    """Of one GPU for an hour: what the plan says of its own GPU, else the lowest that is listed."""
-    gpu = plan.cluster.gpu
-    if gpu == start.cluster.gpu and start.run.price_per_gpu_hour:
-        return start.run.price_per_gpu_hour
-    return priced(gpu) if isinstance(gpu, str) else 0.0
+    """Of one GPU for an hour; 0 where none is known."""
+    return price_of(start, plan.cluster.gpu)[0] or 0.0
 
 
 def _cost(cell: _Cell, start: Plan) -> float | None:
@@ -896,21 +885,19 @@ def of_room(one: Plan, other: Plan) -> Apart:
     return Apart(1 + 10**-DIGITS, "", 0)
 
 
-def _front(cells: Sequence[_Cell], start: Plan) -> Iterator[_Cell]:
+def _front(cells: Sequence[_Cell], start: Plan) -> list[_Cell]:
     """Of GPUs, time and cost, what nothing beats in all three: the fewest GPUs first."""
-    of: dict[Any, tuple[float, ...]] = {}
     best: dict[Any, _Cell] = {}
     for cell in cells:
         where = _where(cell.plan)
         if where not in best or cell.per_token < best[where].per_token:
             best[where] = cell
-    for where, cell in best.items():
-        money = cell.plan.cluster.gpus * cell.per_token * (_price(cell.plan, start) or 1.0)
-        of[where] = (cell.plan.cluster.gpus, cell.per_token, money)
-    for where in sorted(of, key=lambda w: of[w]):
-        here = of[where]
-        if not any(
-            other != here and all(a <= b for a, b in zip(other, here, strict=True))
-            for other in of.values()
-        ):
-            yield best[where]
+
+    def figures(cell: _Cell) -> tuple[float, ...]:
+        gpus = cell.plan.cluster.gpus
+        return gpus, cell.per_token, gpus * cell.per_token * (_price(cell.plan, start) or 1.0)
+
+    return front(
+        ((figures(cell), cell) for cell in best.values()),
+        lambda one, other: one[0] != other[0] and all(map(operator.le, one[0], other[0])),
+    )

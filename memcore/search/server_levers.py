@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memcore.plan.field import ROUNDED, SAME
-from memcore.plan.plan import Plan, title_of, value_text
+from memcore.plan.plan import Plan, change_texts
+from memcore.plan.repair import planned
+from memcore.report import fields_but
 from memcore.search.choices import RANKS
-from memcore.search.fitting import planned
 from memcore.search.levers import differences
 from memcore.search.servers import engines_of, gpus_each, narrower, narrower_caches
 from memcore.search.solve import FELT, LIMITS, Targets, largest_concurrency, serving_limit
@@ -75,8 +76,7 @@ class ServerLever:
 
     def to_dict(self) -> dict[str, Any]:
         """The lever as plain JSON types."""
-        found = {name: getattr(self, name) for name in self.__slots__ if name != "plan"}
-        return found | {"changes": dict(self.changes)}
+        return fields_but(self, "plan") | {"changes": dict(self.changes)}
 
 
 def server_levers(plan: Plan) -> tuple[ServerLever, ...]:
@@ -149,10 +149,8 @@ def _lever(
     path, value = next(iter(changes.items()), ("", None))
     return ServerLever(
         name=f"{path.rpartition('.')[2]}-{value}",
-        label=f"{title_of(path)}: {value_text(path, value)}" if path else "",
-        followers=tuple(
-            f"{title_of(p)} {value_text(p, v)}" for p, v in changes.items() if p != path
-        ),
+        label=change_texts({path: value}, ":")[0] if path else "",
+        followers=tuple(change_texts(dict([*changes.items()][1:]))),
         serves=serves,
         changes=differences(now.plan, there) if now else {},
         limit=serving_limit(there, Targets.of(there)),

@@ -17,6 +17,7 @@ from memcore.hardware.accelerator import Accelerator
 from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.search.choices import RANKS, planned_on, price_of, refuse
+from memcore.search.fronts import Figured, front
 from memcore.search.levers import differences
 from memcore.search.search import (
     BY,
@@ -38,7 +39,8 @@ from memcore.search.solve import Miss, Targets
 from memcore.search.space import KEEPS, ROUNDING, TRAINING
 from memcore.serving.server import Server
 from memcore.serving.stored import bits
-from memcore.timing.certainty import Apart, apart_serving, ranked
+from memcore.timing.certainty import Told, apart_serving, ranked
+from memcore.units import HOUR, MILLION
 from memcore.words.engines import AUTO, ENGINES
 from memcore.words.serving import PREFILLS
 from memcore.words.stored import KV_DTYPES, WEIGHT_DTYPES
@@ -340,14 +342,18 @@ class _Run:
 
     # --- the answer ------------------------------------------------------------------------------
 
+    @property
+    def told(self) -> Told:
+        """By how much two plans must differ in what ways are ranked by."""
+        return of_room if self.by == HEADROOM else apart_serving
+
     def found(self, names: Sequence[str], listed: int, stopped: bool) -> Found:
-        told = of_room if self.by == HEADROOM else apart_serving
         ways = sorted(self.ways, key=lambda w: (w.score, *w.thrift))
         if len(names) > 1:
             ways = sorted(self._of_each(ways), key=lambda w: w.score)
             listed = len(ways)
-        front = _front(self.ways)
-        ranks = self._ranks([*ways[:listed], *front])
+        pareto = _front(self.ways)
+        ranks = self._ranks([*ways[:listed], *pareto])
         best = [self._point(w, ranks[id(w)]) for w in ways[:listed]]
         served = {w.gpu for w in self.ways}
         return Found(
@@ -355,10 +361,10 @@ class _Run:
             fits=len(self.ways),
             excluded={k: n for k, n in sorted(self.excluded.items()) if n},
             best=tuple(best),
-            pareto=tuple(self._point(w, ranks[id(w)]) for w in front),
+            pareto=tuple(self._point(w, ranks[id(w)]) for w in pareto),
             why=(),
             stopped=stopped,
-            apart=told(best[0].plan, best[0].plan) if best and self.by != HEADROOM else None,
+            apart=self.told(best[0].plan, best[0].plan) if best and self.by != HEADROOM else None,
             nowhere={
                 name: of.most_common(1)[0][0]
                 for name, of in self.of_gpu.items()
@@ -371,19 +377,17 @@ class _Run:
 
     def _of_each(self, ways: Sequence[_Way]) -> Iterator[_Way]:
         """Of each kind of GPU the best, or one with less of what cannot be told apart from it."""
-        told = of_room if self.by == HEADROOM else apart_serving
         groups: dict[str, list[_Way]] = {}
         for way in ways:
             groups.setdefault(way.gpu, []).append(way)
         for of in groups.values():
-            near = [w for w in of if told(of[0].plan, w.plan).same(of[0].score, w.score)]
+            near = [w for w in of if self.told(of[0].plan, w.plan).same(of[0].score, w.score)]
             yield min(near, key=lambda w: w.thrift)
 
     def _ranks(self, ways: Iterable[_Way]) -> dict[int, int]:
         """The rank of each way that is listed among all of these, by its identity."""
-        told = of_room if self.by == HEADROOM else apart_serving
         by_score = sorted({id(w): w for w in ways}.values(), key=lambda w: w.score)
-        ranks = ranked([w.plan for w in by_score], [w.score for w in by_score], told)
+        ranks = ranked([w.plan for w in by_score], [w.score for w in by_score], self.told)
         return {id(w): rank for w, rank in zip(by_score, ranks, strict=True)}
 
     def _point(self, way: _Way, rank: int) -> Point:
@@ -406,24 +410,19 @@ def _judged(chunk: tuple[_Run, Kind]) -> _Run:
     return run
 
 
-HOUR, MILLION = 3600, 1e6
-
-
 def _front(ways: Sequence[_Way]) -> list[_Way]:
     """Of GPUs, time per token and cost of a request, what nothing beats in all three: the fewest
     GPUs first, and more only for what can be told apart from as many or fewer."""
-    of = [
-        (w.figures["gpus"], w.figures["tpot_seconds"], w.figures.get("cost_per_request", 1e300))
-        for w in ways
-    ]
-    kept: list[tuple[tuple[float, ...], _Way]] = []
-    for here, way in sorted(zip(of, ways, strict=True), key=lambda pair: pair[0]):
-        if not any(_as_good(one, here, apart_serving(w.plan, way.plan)) for one, w in kept):
-            kept.append((here, way))
-    return [way for _, way in kept]
 
+    def figures(way: _Way) -> tuple[float, ...]:
+        f = way.figures
+        return f["gpus"], f["tpot_seconds"], f.get("cost_per_request", 1e300)
 
-def _as_good(one: Sequence[float], other: Sequence[float], told: Apart) -> bool:
-    """Whether one way with as many GPUs or fewer is in nothing worse than another, or in nothing
-    that can be told apart."""
-    return all(a <= b or told.same(a, b) for a, b in zip(one[1:], other[1:], strict=True))
+    def as_good(one: Figured[_Way], other: Figured[_Way]) -> bool:
+        """Whether one with as many GPUs or fewer is in nothing worse than another, or in nothing
+        that can be told apart."""
+        told = apart_serving(one[1].plan, other[1].plan)
+        pairs = zip(one[0][1:], other[0][1:], strict=True)
+        return all(a <= b or told.same(a, b) for a, b in pairs)
+
+    return front(((figures(way), way) for way in ways), as_good)

@@ -13,7 +13,7 @@ from typing import Any
 
 from memcore.errors import PlanError
 from memcore.plan.plan import Plan
-from memcore.plan.repair import repair
+from memcore.plan.repair import planned, repair
 from memcore.report import Serve
 from memcore.serving.serve import serve
 from memcore.serving.server import Server
@@ -153,17 +153,6 @@ def last(most: int, ok: Callable[[int], bool]) -> int:
     return low
 
 
-def _changed(
-    plan: Plan, path: str, value: int, follow: Callable[[int], Mapping[str, Any]]
-) -> Plan | None:
-    """The plan with one field changed, and what must follow it, or None where its rules forbid
-    that."""
-    try:
-        return plan.with_changes({path: value, **follow(value)})
-    except PlanError:
-        return None
-
-
 def serving_limit(plan: Plan, targets: Targets = ANY) -> str:
     """What keeps a plan from serving as it is asked to: 'memory', 'ttft', 'tpot', or ''."""
     s = Server.of(plan).numbers.serve  # speeds are not computed where nobody asks for them
@@ -189,7 +178,7 @@ def _largest(
     """The largest value of a field, of those beyond one, that does; other fields may follow it."""
 
     def at(n: int) -> Plan | None:
-        return _changed(plan, path, beyond + n, follow)
+        return planned(plan, {path: beyond + n, **follow(beyond + n)})
 
     found = last(most - beyond, lambda n: not _why_not(at(n), targets))
     limit = most_is if found == most - beyond else _why_not(at(found + 1), targets)
@@ -234,7 +223,7 @@ def on_ranks(plan: Plan, targets: Targets = ANY) -> Plan | None:
     where none serves one."""
     most = min(plan.gpus_per_domain, plan.cluster.gpus // plan.serving_pp)
     ranks = [n for n in _divisors(plan.architecture.heads) if n <= most]
-    found = [one for n in ranks if (one := _changed(plan, "serve.tp", n, lambda _: {}))]
+    found = [one for n in ranks if (one := planned(plan, {"serve.tp": n}))]
     if enough := next((one for one in found if not serving_limit(one, targets)), None):
         return enough
     answers = [largest_concurrency(one, targets) for one in found]

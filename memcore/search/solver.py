@@ -17,19 +17,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memcore.errors import Issue, PlanError, did_you_mean
+from memcore.errors import did_you_mean, refusal
 from memcore.hardware.accelerator import Accelerator, Node
 from memcore.models import catalog
 from memcore.models.standard import standard_config
 from memcore.plan.field import Facts
 from memcore.plan.plan import Plan, facts, field_of, field_paths, get, limits_of, meant, put
+from memcore.plan.repair import planned
 from memcore.report import Run
-from memcore.search.fitting import DAY, WITHIN, Within, limit_of, planned
+from memcore.search.fitting import WITHIN, Within, limit_of
 from memcore.search.solve import ANY, Targets, last
 from memcore.search.sweep import swept
 from memcore.serving.serve import servable
 from memcore.training.run import run_of
 from memcore.training.training import Training, not_planned
+from memcore.units import DAY
 
 LARGEST, SMALLEST = "largest", "smallest"
 FEW = 64  # candidates that are all judged
@@ -83,15 +85,15 @@ def solve(
     axis = _axis(plan, path)
     goal = goal or (SMALLEST if axis.frees else LARGEST)
     if goal not in (LARGEST, SMALLEST):
-        raise PlanError([Issue("goal", f"is {LARGEST} or {SMALLEST}, not '{goal}'")])
+        raise refusal("goal", f"is {LARGEST} or {SMALLEST}, not '{goal}'")
     section = path.partition(".")[0]
     asked = section == "serve" if serves is None else serves
     if asked and not servable(plan.architecture):
-        raise PlanError([Issue(path, f"{plan.architecture.label} cannot be served")])
+        raise refusal(path, f"{plan.architecture.label} cannot be served")
     to_train_on = path == "cluster.gpus" and not asked
     trained = to_train_on or (section in ("train", "parallel") and not asked)
     if trained and (why := not_planned(plan)):
-        raise PlanError([Issue(path, f"training is not planned: {why}")])
+        raise refusal(path, f"training is not planned: {why}")
 
     within = Within.of(plan) if to_train_on else Within(0.0, 0.0)
 
@@ -204,11 +206,11 @@ def named(plan: Plan, field: str) -> str:
     if len(same) == 1:
         return same[0]
     if same:
-        raise PlanError([Issue("field", f"'{field}' is the last word of {' and '.join(same)}")])
+        raise refusal("field", f"'{field}' is the last word of {' and '.join(same)}")
     if field in field_paths():
         numbers = f"it takes no number; choose one of {', '.join(known[:6])}, ..."
-        raise PlanError([Issue("field", f"{field} cannot be solved for: {numbers}")])
-    raise PlanError([Issue("field", f"'{field}' is no field of a plan; {meant(field)}")])
+        raise refusal("field", f"{field} cannot be solved for: {numbers}")
+    raise refusal("field", f"'{field}' is no field of a plan; {meant(field)}")
 
 
 def _axis(plan: Plan, path: str) -> _Axis:
@@ -304,10 +306,8 @@ def _of_model(plan: Plan, key: str) -> _Axis:
         here = None
     if not isinstance(here, int) or isinstance(here, bool):
         numbers = [k for k, v in config.items() if isinstance(v, int) and not isinstance(v, bool)]
-        raise PlanError(
-            [Issue("field", f"'{key}' is no whole number of this model's config.json; "
-                   f"{did_you_mean(key, numbers)}")]
-        )  # fmt: skip
+        said = f"'{key}' is no whole number of this model's config.json"
+        raise refusal("field", f"{said}; {did_you_mean(key, numbers)}")
 
     def at(value: int) -> Plan | None:
         changed = {k: _repeated(v, here, value) for k, v in config.items()}
@@ -357,10 +357,8 @@ def _of_hardware(plan: Plan, part: str, key: str) -> _Axis:
     document = described.model_dump(mode="json", exclude_none=True)
     numbers = [k for k, v in document.items() if isinstance(v, int) and not isinstance(v, bool)]
     if key not in numbers:
-        raise PlanError(
-            [Issue("field", f"'{key}' is no whole number of a {part.rpartition('.')[2]}; "
-                   f"{did_you_mean(key, numbers)}")]
-        )  # fmt: skip
+        said = f"'{key}' is no whole number of a {part.rpartition('.')[2]}"
+        raise refusal("field", f"{said}; {did_you_mean(key, numbers)}")
 
     def at(value: int) -> Plan | None:
         changed = document | {key: value}

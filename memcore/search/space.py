@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memcore.errors import PlanError
-from memcore.models import catalog
 from memcore.models.model import Model
 from memcore.plan.plan import Plan, limits_of, words_of
+from memcore.plan.repair import planned
 from memcore.plan.rules import broken_rules
 from memcore.search.levers import ADAMS, adapter_changes
 from memcore.training.training import not_planned
@@ -79,10 +78,8 @@ class Space:
             if gpu is not None and gpu != plan.cluster.gpu:
                 plan = plan.with_changes({"cluster.gpu": gpu, "cluster.node": None})
             for n in counts(plan, most):
-                try:
-                    found.append(plan.changed("cluster.gpus", n))
-                except PlanError:  # its host has no network, say
-                    continue
+                if there := planned(plan, {"cluster.gpus": n}):  # else its host has no network, say
+                    found.append(there)
         return found
 
     def setups(self) -> list[tuple[str, Changes]]:
@@ -218,8 +215,3 @@ def changed(plan: Plan, changes: Mapping[str, Any]) -> Plan:
 def allowed(plan: Plan) -> bool:
     """Whether rules allow what `changed` made, and its training is planned."""
     return not broken_rules(plan, plan.architecture) and not not_planned(plan)
-
-
-def priced(gpu: str) -> float:
-    """The lowest list price of a GPU for an hour that is known, in USD; 0 where none is."""
-    return min((row["usd"] for row in catalog.prices(gpu).values()), default=0.0)

@@ -20,9 +20,9 @@ from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.evaluate import evaluate
 from memcore.frameworks import FRAMEWORKS
 from memcore.plan.plan import Plan, field_paths, limits_of, meant, put
+from memcore.plan.repair import planned
 from memcore.plan.rules import SIZE_RULES
 from memcore.quantity.reading import QUANTITIES, Values
-from memcore.search.fitting import planned
 from memcore.tape.algebra import Algebra, UnsaidError
 from memcore.tape.dims import Number, minimum
 from memcore.tape.ledger import Amounts

@@ -9,7 +9,7 @@ from typing import Any
 
 from memcore.errors import PlanError
 from memcore.kept import kept
-from memcore.plan.plan import Plan, put, title_of, value_text
+from memcore.plan.plan import Plan, change_texts, put
 from memcore.search.levers import differences
 from memcore.training.training import Training
 
@@ -100,10 +100,9 @@ def _next(plan: Plan, left: Mapping[str, Any]) -> tuple[dict[str, Any], _Stop]:
 
 
 def _change(fields: Mapping[str, Any], before: _Stop, after: _Stop) -> Change:
-    texts = [f"{title_of(path)}: {value_text(path, value)}" for path, value in fields.items()]
     tokens, tokens_now = before.plan.tokens_per_step, after.plan.tokens_per_step
     return Change(
-        label=", ".join(texts),
+        label=", ".join(change_texts(fields, ":")),
         fields=fields,
         bytes=after.bytes - before.bytes,
         device_bytes=after.device_bytes - before.device_bytes,

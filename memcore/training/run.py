@@ -11,8 +11,8 @@ from typing import Any
 from memcore.plan.plan import Plan
 from memcore.quantity.reading import Read, Values, ceil_div, filled, quantity
 from memcore.report import Run, Time
+from memcore.units import HOUR
 
-HOUR = 3600  # seconds
 LLAMA = (
     "Wh = GPU-hours x W x PUE: Touvron et al. 2023, LLaMA, section 6 "
     "(https://arxiv.org/abs/2302.13971)"

@@ -20,8 +20,9 @@ from memcore.quantity.reading import (
     where,
 )
 from memcore.report import LedgerRow, Serve
-from memcore.serving.entries import BLOCK, ENTRIES_SOURCE, Group, ceil_div
-from memcore.serving.pages import Pages
+from memcore.serving.entries import BLOCK, ENTRIES_SOURCE, Group
+from memcore.serving.pages import Pages, ceil_div
+from memcore.serving.rows import row
 from memcore.serving.server import STAGE_LAYERS, Server, kept_by_window
 from memcore.serving.towers import PAGES_OF_ENCODER, PROFILED
 from memcore.tape.dims import Extent, Extents
@@ -581,14 +582,17 @@ def state_rows(server: Server) -> list[LedgerRow]:
     if not server.caches.recurrent:
         return []
     copies, held = server.caches.recurrent * server.state_copies, x.serve.held
+    why = "what layers keep of one sequence however long it is, for all that run at once"
     return [
-        LedgerRow(
+        row(
             name, STATES, Extents.of(Extent(copies, "copies"), *amounts.factors(shape)), dtype,
-            each, held, each * held, "hbm", "while its sequence runs", "exact", STATE_SOURCE,
-            "what layers keep of one sequence however long it is, for all that run at once",
+            each, held, STATE_SOURCE, why, RUNS,
         )
         for (name, shape, dtype), each in zip(server.states, x.serve.states, strict=True)
     ]  # fmt: skip
+
+
+RUNS = "while its sequence runs"
 
 
 def kv_rows(server: Server) -> list[LedgerRow]:
@@ -615,11 +619,9 @@ def kv_rows(server: Server) -> list[LedgerRow]:
             for of, layers in shapes
         ))  # fmt: skip
 
-    def row(name: str, tokens: int, n: int, why: str) -> LedgerRow:
-        return LedgerRow(
-            name, "kv_cache", of_tokens(tokens), dtype, n, x.held,
-            n * x.held, "hbm", "while its sequence runs", "exact", KV_SOURCE, why,
-        )  # fmt: skip
+    def keys(name: str, tokens: int, n: int, why: str) -> LedgerRow:
+        shape = of_tokens(tokens)
+        return row(name, "kv_cache", shape, dtype, n, x.held, KV_SOURCE, why, RUNS)
 
     cross = x.cross_bytes_per_sequence
     heard = server.plan.serve.prompt_len if server.plan.architecture.encoder_decoder else 0
@@ -630,18 +632,20 @@ def kv_rows(server: Server) -> list[LedgerRow]:
     index = index_keys(server.numbers)
     if server.plan.architecture.entries:
         return _entry_rows(server, own, int(index), dtype, why)
-    rows = [row("kv cache", x.room_tokens - heard, own - int(index), why)]
+    rows = [keys("kv cache", x.room_tokens - heard, own - int(index), why)]
     if index:
-        keys = Extent(int(index), "bytes")
         stored = "8 bits and scales" if server.manager.pages else dtype
-        rows.append(LedgerRow(
-            INDEX_KEYS, "kv_cache", Extents.of(keys), stored, int(index), x.held,
-            int(index) * x.held, "hbm", "while its sequence runs", "exact", INDEX_SOURCE, why,
-        ))  # fmt: skip
+        rows.append(_of_bytes(INDEX_KEYS, int(index), stored, x.held, INDEX_SOURCE, why))
     if heard:
         why = "keys and values of the encoder's tokens in every decoder layer, made once"
-        rows.append(row(CROSS_CACHE, heard, cross, why))
+        rows.append(keys(CROSS_CACHE, heard, cross, why))
     return rows
+
+
+def _of_bytes(name: str, n: int, dtype: str, held: int, source: str, why: str) -> LedgerRow:
+    """A part of the cache whose shape is no more than its bytes."""
+    shape = Extents.of(Extent(n, "bytes"))
+    return row(name, "kv_cache", shape, dtype, n, held, source, why, RUNS)
 
 
 def _entry_rows(server: Server, own: int, index: int, dtype: str, why: str) -> list[LedgerRow]:
@@ -652,14 +656,11 @@ def _entry_rows(server: Server, own: int, index: int, dtype: str, why: str) -> l
         "the window of each layer, tokens that make no whole entry yet, and what blocks have beside"
     )
     return [
-        LedgerRow(
-            name, "kv_cache", Extents.of(Extent(n, "bytes")), stored, n, held, n * held, "hbm",
-            "while its sequence runs", "exact", source, because,
-        )
+        _of_bytes(name, n, stored, held, source, because)
         for name, n, stored, source, because in (
             ("kv cache", own - index - entries, dtype, KV_SOURCE, rest),
             (ENTRIES, entries, dtype, ENTRIES_SOURCE, why),
             (INDEX_KEYS, index, keys, INDEX_SOURCE, why),
         )
         if n
-    ]  # fmt: skip
+    ]

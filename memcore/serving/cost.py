@@ -7,13 +7,13 @@ from typing import Any
 
 from memcore.quantity.reading import Read, at_least_zero, quantity
 from memcore.serving.towers import runs_tower
+from memcore.units import HOUR, MILLION
 from memcore.words.serving import PREFILLS
 
 SHARED = (
     "a replica that is busy all along: a prompt is charged with the steps that read it, an output "
     "token with its share of a step of all that run"
 )
-HOUR, MILLION = 3600, 1_000_000
 
 
 @quantity(

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from memcore.models.model import Entries, Indexer, Model
+from memcore.serving.pages import ceil_div
 
 BLOCK = 256  # tokens; vLLM sets it whatever is asked for
 ENTRIES_SOURCE = (
@@ -27,10 +28,6 @@ SCALED, KEY_SCALED = 64, 128  # numbers of an entry, and of an indexer's key, th
 STATE = 4  # bytes of a number in a compressor's state
 NARROW, WIDE = 576, 512  # bytes that a page is a multiple of: of entries in 8 bits, and in others
 EIGHT = 8  # bits
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 def rounded(n: int, to: int) -> int:

@@ -128,18 +128,14 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
         formula = each * book.at("serve.held") if field == "bytes" else each
     elif r.consumer == "workspace":
         formula = activation_bytes(Terms(book))
-    elif r.consumer == "rests":
-        formula = _unused(book, r)
-        if field == "bytes" and r.count > 1:
-            formula = formula * known("layers", r.count, source="stages of a replica: serve.pp")
-    elif r.consumer == "tables":
-        each = width(r.dtype)
-        formula = elements(book, r.shape, serving=True) * each
-        if field == "bytes" and r.count > 1:
-            formula = formula * known("layers", r.count, source="stages of a replica: serve.pp")
     else:
-        bits = known(f"bits of {r.dtype}", stored.bits(r.dtype), source=STORED)
-        formula = ceiling(elements(book, r.shape, serving=True) * bits / 8)
+        if r.consumer == "rests":
+            formula = _unused(book, r)
+        elif r.consumer == "tables":
+            formula = elements(book, r.shape, serving=True) * width(r.dtype)
+        else:
+            bits = known(f"bits of {r.dtype}", stored.bits(r.dtype), source=STORED)
+            formula = ceiling(elements(book, r.shape, serving=True) * bits / 8)
         if field == "bytes" and r.count > 1:
             formula = formula * known("layers", r.count, source="stages of a replica: serve.pp")
     return about(r.name, "bytes", formula, meaning, [r.source], r.certainty)
@@ -269,11 +265,9 @@ def _rate(book: Book, rates: Rates, part: Part) -> Formula:
     """FLOP/s of an operation's arithmetic."""
     if _attends(part):
         share, dtype = attention_share(rates.kernels, rates.gpu), rates.compute
-    elif part.kind == INDEX:
-        dtype = _server(book).index_dtype
-        share = product_share(rates.kernels, rates.gpu, dtype)
     else:
-        dtype = rates.dtype(part.bits)
+        indexes = part.kind == INDEX
+        dtype = _server(book).index_dtype if indexes else rates.dtype(part.bits)
         share = product_share(rates.kernels, rates.gpu, dtype)
     if part.kind != INDEX and halved(rates.kernels, rates.gpu, dtype):
         whole = book.at("hardware.peak_flops.int8")
@@ -318,7 +312,7 @@ def _states_moved(book: Book, part: Part) -> Formula:
     """Bytes of states that a scan reads and writes."""
     times = copies(Terms(book)) + known("time that it is read", 1, source=STATE_READ)
     layers = known("layers with a state", part.time.runs, source="config.json")
-    sequences = known("sequences", part.batch, source="the plan, and what fits: serve.running")
+    sequences, _, _ = _tokens_of(book, part)
     moved: Formula = times * layers * sequences * state_bytes(Terms(book))
     return moved
 
@@ -350,8 +344,7 @@ def _layers_seen(
         every.append((layers, part.apart))
     if server.uneven:
         return total([layers * of(apart) for layers, apart in every])
-    seen: Formula = total([layers for layers, _ in every]) * of(every[0][1])
-    return seen
+    return total([layers for layers, _ in every]) * of(every[0][1])
 
 
 def _before(part: Part) -> Formula:
@@ -380,9 +373,7 @@ def _read(book: Book, part: Part) -> Formula:
     """Bytes of the cache that it reads."""
     batch, _, context = _tokens_of(book, part)
     share = partial(read_share, tokens=part.tokens, context=part.context)
-    every = _layers_seen(book, share, partial(attended_bytes, Terms(book)))
-    read: Formula = batch * context * every
-    return read
+    return batch * context * _layers_seen(book, share, partial(attended_bytes, Terms(book)))
 
 
 def _indexers(book: Book) -> Formula:
@@ -402,8 +393,7 @@ def _scored(book: Book, part: Part) -> Formula:
     """FLOPs of an indexer's scores."""
     two = known("multiply and add", 2, source=INDEX_OF)
     one = shape(book, _server(book).index_pair, _amounts(book, part))
-    work: Formula = two * _pairs(book, part) * _indexers(book) * one
-    return work
+    return two * _pairs(book, part) * _indexers(book) * one
 
 
 def _scores_read(book: Book, part: Part) -> Formula:
@@ -417,26 +407,14 @@ def _scores_read(book: Book, part: Part) -> Formula:
     if (written := _server(book).index_scores) != 1:
         scores = scores * known("scores of heads for a block, over its tokens", written,
                                 source="config.json")  # fmt: skip
-    moved: Formula = keys + scores * score
-    return moved
+    return keys + scores * score
 
 
 def _touched(book: Book, part: Part) -> Formula:
-    moved: Formula = _weights_read(book, part) + _others(book, part)
-    return moved
+    return _weights_read(book, part) + _others(book, part)
 
 
-BESIDE = (
-    LINK,
-    EXCHANGE,
-    HOST,
-    LAUNCH,
-    DRAFT,
-    STEPS,
-    CPU,
-    UNPACK,
-    SCORES,
-)  # no operations of layers
+BESIDE = (LINK, EXCHANGE, HOST, LAUNCH, DRAFT, STEPS, CPU, UNPACK, SCORES)  # than layers run
 
 
 def _rest(book: Book, part: Part, which: str) -> Read:
@@ -530,26 +508,26 @@ def _transfer(book: Book) -> Explanation:
     return about(what, "seconds", moved / transfer_rate(book.plan, Terms(book)), meaning)
 
 
-def _with_tower(which: str) -> tuple[str, ...]:
-    """A prompt's step, and what runs once before it."""
-    return ("tower", which) if which == "prefill" else (which,)
+def _bounds(book: Book, which: str) -> list[tuple[str, str]]:
+    """Where the seconds of a step's parts are, and what bounds each; of a prompt's step also those
+    of what runs once before it."""
+    return [
+        (f"serve.{of}.{i}.seconds", part.time.bound_by)
+        for of in (("tower", which) if which == "prefill" else (which,))
+        for i, part in enumerate(_parts(book, of))
+    ]
 
 
 @rule("serve.prefill|decode.bound.*")
 def _bound(book: Book, which: str, name: str) -> Explanation:
-    found = [
-        book.at(f"serve.{of}.{i}.seconds")
-        for of in _with_tower(which)
-        for i, p in enumerate(_parts(book, of))
-        if p.time.bound_by == name
-    ]
-    return about(f"Operations that {LABELS.get(name, name)} bounds", "seconds", total(found))
+    found = [path for path, by in _bounds(book, which) if by == name]
+    what = f"Operations that {LABELS.get(name, name)} bounds"
+    return about(what, "seconds", total(list(map(book.at, found))))
 
 
 @rule("serve.prefill_bound_by|decode_bound_by")
 def _bound_by(book: Book, field: str) -> Explanation:
     which = field.removesuffix("_bound_by")
-    every_part = (p for of in _with_tower(which) for p in _parts(book, of))
-    names = dict.fromkeys(p.time.bound_by for p in every_part)
+    names = dict.fromkeys(by for _, by in _bounds(book, which))
     every = {name: book.at(f"serve.{which}.bound.{name}") for name in names}
     return about(f"What bounds {which}", "", whichever(every), "Where most of its seconds go.")

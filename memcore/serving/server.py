@@ -160,9 +160,7 @@ class Server:
         layers = tuple(zip(blocks.layers, stack.counts, strict=True))
         per_stage = -(-model.layers // plan.serving_pp)
         timed = build(structure_of(model, kernels=fused, dtype=compute, served=True), kinds)
-        draft = None
-        if plan.drafts:
-            draft = cls.of(_drafting(plan))
+        draft = cls.of(_drafting(plan)) if plan.drafts else None
         bits = _read_bits(model, plan.weights, blocks, stack)
         tower = Tower.of(plan.architecture, compute, fused, KV_CACHES[plan.cache_manager].pages)
         return cls(

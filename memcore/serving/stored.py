@@ -123,22 +123,22 @@ def _grouped(model: Model) -> bool:
     return model.heads >= 4 * model.kv_heads
 
 
+def _half(i: int, n: int, model: Model) -> str:
+    """More in half of the layers."""
+    return "Q6_K" if _more(i, n) else ""
+
+
+def _own(i: int, n: int, model: Model) -> str:
+    return ""
+
+
 # Of values (and joint projections), of what an MLP ends in, of attention's output.
 RECIPES: dict[str, tuple[Rule, Rule, Rule]] = {
-    "Q4_K_M": (
-        lambda i, n, m: "Q6_K" if _more(i, n) else "",
-        lambda i, n, m: "Q6_K" if _more(i, n) else "",
-        lambda i, n, m: "",
-    ),
-    "Q5_K_M": (
-        lambda i, n, m: "Q6_K" if _more(i, n) else "",
-        lambda i, n, m: "Q6_K" if _more(i, n) else "",
-        lambda i, n, m: "",
-    ),
+    **dict.fromkeys(("Q4_K_M", "Q5_K_M"), (_half, _half, _own)),
     "Q4_K_S": (
         lambda i, n, m: "Q5_K" if i < 4 else "",
         lambda i, n, m: "Q5_K" if i < n // 8 and m.family != "falcon" else "",
-        lambda i, n, m: "",
+        _own,
     ),
     "Q3_K_M": (
         lambda i, n, m: "Q5_K" if i < 2 else "Q4_K",
@@ -153,12 +153,9 @@ RECIPES: dict[str, tuple[Rule, Rule, Rule]] = {
     "IQ4_XS": (
         lambda i, n, m: "Q5_K" if _grouped(m) else "",
         lambda i, n, m: "Q5_K" if i < n // 8 else "",
-        lambda i, n, m: "",
+        _own,
     ),
-    **{
-        name: (lambda i, n, m: "", lambda i, n, m: "", lambda i, n, m: "")
-        for name in ("Q8_0", "Q6_K", "Q4_0")
-    },
+    **dict.fromkeys(("Q8_0", "Q6_K", "Q4_0"), (_own, _own, _own)),
 }
 _OF_EIGHT = ("Q2_K", "Q3_K_M", "Q4_K_S", "Q4_K_M", "IQ4_XS")  # whose outputs get more
 FALCON = {  # what its MLPs end in: the first sixteenth, where there is more, elsewhere

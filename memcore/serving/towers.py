@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from memcore.serving.server import images
-from memcore.tape.dims import MERGED, B, D, Number, S, Shape, of_stack
+from memcore.tape.dims import MERGED, B, D, S, Shape, of_stack
 from memcore.tape.ledger import INFERENCE, Amounts, window
 from memcore.tape.tape import Tape
 
@@ -61,12 +61,3 @@ def fullest(server: Server, amounts: Amounts) -> Tape | None:
 def runs_tower(server: Server) -> bool:
     """Whether prompts have something for it to read."""
     return server.tower is not None and all(rows(server))
-
-
-def memory(server: Server, amounts: Amounts) -> tuple[Number, Number]:
-    """The most that a tower needs at once, and what stays of its result while the layers run."""
-    tape = fullest(server, amounts)
-    if tape is None:
-        return 0, 0
-    dtype = server.compute
-    return window(tape, INFERENCE).peak(amounts)[0], amounts.bytes(features(server), dtype)

@@ -9,6 +9,7 @@ from memcore.kept import kept
 from memcore.models.stack import Layers
 from memcore.report import LedgerRow
 from memcore.serving import allocator, stored
+from memcore.serving.rows import row
 from memcore.serving.server import Server
 from memcore.tape.dims import (
     EP,
@@ -92,12 +93,9 @@ def weight_rows(
     for p, kind, times in (item for part in held for item in part):
         shape = shared_out(server, p.shape)
         each = math.ceil(amounts.elements(shape) * stored.bits(kind) / 8)
-        rows.append(
-            LedgerRow(
-                p.name, "parameters", amounts.extents(shape), kind, each, times, each * times,
-                "hbm", "always", "exact", AUTOGRAD, "a weight, as stored for inference",
-            )
-        )  # fmt: skip
+        why = "a weight, as stored for inference"
+        extents = amounts.extents(shape)
+        rows.append(row(p.name, "parameters", extents, kind, each, times, AUTOGRAD, why))
     return rows
 
 
@@ -137,10 +135,9 @@ def _by_expert(f: Factor, over: bool) -> Factor:
 
 def _types(server: Server, amounts: Amounts, p: Storage, layers: Sequence[int]) -> dict[str, int]:
     """In which types a weight is stored, and in how many of these layers."""
-    model = server.plan.architecture
-    row = size(stored.width(p, model), amounts.sizes)
-    dtype = server.plan.weights
-    return {k: n for k, n in stored.types(dtype, model, p, layers, row).items() if n}
+    model, dtype = server.plan.architecture, server.plan.weights
+    values = size(stored.width(p, model), amounts.sizes)
+    return {k: n for k, n in stored.types(dtype, model, p, layers, values).items() if n}
 
 
 def _heaviest(server: Server, amounts: Amounts) -> list[list[int]]:
@@ -164,35 +161,23 @@ def table_rows(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts)
     rows = []
     if model.kv_rank and server.manager.pages:
         n, layers = int(amounts.bytes(ABSORBED, dtype)), server.stage_layers
-        rows.append(
-            LedgerRow(
-                "absorbed kv_b_proj", "tables", amounts.extents(ABSORBED), dtype, n, layers,
-                n * layers, "hbm", "always", "exact", ABSORBED_SOURCE,
-                "multiplies queries and results with the latents as they are",
-            )
-        )  # fmt: skip
+        why = "multiplies queries and results with the latents as they are"
+        shape, name = amounts.extents(ABSORBED), "absorbed kv_b_proj"
+        rows.append(row(name, "tables", shape, dtype, n, layers, ABSORBED_SOURCE, why))
     if server.draft:
         n = draft_bytes(server)
-        rows.append(
-            LedgerRow(
-                "draft model", "tables", Extents.of(Extent(n, "bytes")), "int8", n, 1, n, "hbm",
-                "always", "exact", AUTOGRAD,
-                f"weights of {server.draft.plan.architecture.label}, which guesses",
-            )
-        )  # fmt: skip
+        why = f"weights of {server.draft.plan.architecture.label}, which guesses"
+        shape = Extents.of(Extent(n, "bytes"))
+        rows.append(row("draft model", "tables", shape, "int8", n, 1, AUTOGRAD, why))
     if not server.manager.pages:
         return rows
     for which, positions in model.rotary_tables or (("", model.max_positions),):
         n = positions * model.rotary_dim * DTYPE_BYTES[dtype]
         if n:
-            rows.append(
-                LedgerRow(
-                    f"rotary table, {which} layers" if which else "rotary table", "tables",
-                    Extents.of(Extent(positions, "positions"), Extent(model.rotary_dim, ROTARY)),
-                    dtype, n, 1, n,
-                    "hbm", "always", "exact", ROTARY_SOURCE, "cosines and sines of every position",
-                )
-            )  # fmt: skip
+            name = f"rotary table, {which} layers" if which else "rotary table"
+            shape = Extents.of(Extent(positions, "positions"), Extent(model.rotary_dim, ROTARY))
+            why = "cosines and sines of every position"
+            rows.append(row(name, "tables", shape, dtype, n, 1, ROTARY_SOURCE, why))
     return rows + _padding(server, held, amounts) + _rests(server, held, amounts)
 
 
@@ -218,6 +203,7 @@ def _padding(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -
     """What is added to experts in MXFP4, and to their biases, for the kernels that run them."""
     plan, rows = server.plan, []
     layout = experts.BACKENDS[plan.expert_backend]
+    why = f"what {layout.label} adds to experts, biases with them, for its kernels"
 
     def length(of: Factor) -> tuple[int, int]:
         """Of one dimension of an expert on this GPU, and padded."""
@@ -246,15 +232,9 @@ def _padding(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -
                 added += made * DTYPE_BYTES[bias] - n * DTYPE_BYTES[stays]
             if added:
                 each = int(amounts.elements(shape[:1])) * added
-                rows.append(
-                    LedgerRow(
-                        f"{p.name}, padded", "tables",
-                        Extents.of(*amounts.factors(shape[:1]), Extent(added, "added bytes")),
-                        "int8", each, layers, each * layers, "hbm", "always", "exact",
-                        experts.SOURCE,
-                        f"what {layout.label} adds to experts, biases with them, for its kernels",
-                    )
-                )  # fmt: skip
+                more = Extents.of(*amounts.factors(shape[:1]), Extent(added, "added bytes"))
+                name, source = f"{p.name}, padded", experts.SOURCE
+                rows.append(row(name, "tables", more, "int8", each, layers, source, why))
     return rows
 
 
@@ -264,6 +244,9 @@ def _whole(shape: Shape) -> list[Factor]:
 
 def _up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
+
+
+TOO_LITTLE = "too little for the allocator to give to another tensor"
 
 
 def _rests(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> list[LedgerRow]:
@@ -279,12 +262,7 @@ def _rests(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> 
         n, layers = sum(map(amounts.elements, shapes)) * stored.bits_alone(kind) // 8, parts[0][2]
         rest = int(allocator.rest(n))
         if rest:
-            rows.append(
-                LedgerRow(
-                    f"{name}, rest of its block", "rests",
-                    Extents(tuple(tuple(amounts.factors(of)) for of in shapes)),
-                    kind, rest, layers, rest * layers, "hbm", "always", "exact", allocator.SOURCE,
-                    "too little for the allocator to give to another tensor",
-                )
-            )  # fmt: skip
+            shape = Extents(tuple(tuple(amounts.factors(of)) for of in shapes))
+            what, source = f"{name}, rest of its block", allocator.SOURCE
+            rows.append(row(what, "rests", shape, kind, rest, layers, source, TOO_LITTLE))
     return rows

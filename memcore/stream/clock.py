@@ -1,7 +1,7 @@
 """Clock: how long one iteration of a server takes, from the roofline of its operations.
 
 An iteration is one step of every running sequence, together with a share of the prompts that have
-just been let in, or such a share alone. Its operations are those of memcore.serving_time; here they
+just been let in, or such a share alone. Its operations are those of memcore.serving.time; here they
 are asked once for a few sizes, and read off between them.
 """
 

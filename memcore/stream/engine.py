@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -144,6 +145,7 @@ class Continuous:
         self.slope = 0.0  # and how many more with a token of each
         self.future = 0.0  # places that those inside will use, and that are held already
         self.blocked = False  # somebody waits for room in memory
+        self.ended = 0.0  # places of those that have ended, where a batch keeps them
 
     def run(self, steps: float = math.inf) -> Trace:
         """What happens to all; cut short after so many steps of the simulation."""
@@ -326,12 +328,9 @@ class Continuous:
             self._use(places - self.takes[i])
             self.takes[i] = places
             self.read[i] += now
-        if n:
-            context, seen = self.context + n, self.seen + self.growing
-            seconds = self.clock.mixed(n, context, seen, parts, fresh - len(self.fresh))
-        else:
-            seconds = self.clock.mixed(0, 0, 0, parts, fresh - len(self.fresh))
-            self.trace.iterations += 1
+        context, seen = (self.context + n, self.seen + self.growing) if n else (0, 0)
+        seconds = self.clock.mixed(n, context, seen, parts, fresh - len(self.fresh))
+        self.trace.iterations += not n
         self.trace.reading += seconds
         self._advance(seconds, 1 if n else 0, self.pool.asked, self.pool.held)
         for i, _ in chunks:
@@ -505,7 +504,7 @@ class Continuous:
         """Of so many steps from now on."""
         pace, step = self.pace, self.step
         if pace is STEADY:
-            grown = steps * (steps - 1) // 2
+            grown = pace.area(steps)
         else:
             grown = pace.area(step + steps) - pace.area(step) - steps * self.at
         return steps * line.first + line.slope * grown
@@ -516,14 +515,7 @@ class Continuous:
             return 1
         if not self.pace.guesses:
             return min(most, until(wait, line.first, line.slope, most))
-        low, high = 0, most
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._seconds(line, middle) < wait:
-                low = middle
-            else:
-                high = middle
-        return high
+        return 1 + bisect_left(range(1, most), wait, key=lambda n: self._seconds(line, n))
 
     def _cover(self, steps: int) -> int:
         """As many of these steps as there is room for."""
@@ -564,7 +556,8 @@ class Continuous:
     def _measure(
         self, seconds: float, used: float, asked: float, held: float, future: float
     ) -> None:
-        self.trace.meter.add(seconds, used, asked, held, future, 0, self.blocked, self.running)
+        inside = self.ended, self.blocked, self.running
+        self.trace.meter.add(seconds, used, asked, held, future, *inside)
 
     def _point(self) -> None:
         at = (self.now, self.used, self.pool.held, self.running, len(self.waiting))
@@ -605,7 +598,6 @@ class Static(Continuous):
     ):  # fmt: skip
         super().__init__(requests, pool, clock, most, budget, False, pace, loaded)
         self.batch: list[int] = []
-        self.ended = 0.0  # places of those that have ended
 
     def _let_in(self, chunks: list[tuple[int, int]], left: int) -> None:
         if not self.batch:
@@ -635,10 +627,3 @@ class Static(Continuous):
 
     def _width(self) -> int:
         return len(self.batch)
-
-    def _measure(
-        self, seconds: float, used: float, asked: float, held: float, future: float
-    ) -> None:
-        self.trace.meter.add(
-            seconds, used, asked, held, future, self.ended, self.blocked, self.running
-        )

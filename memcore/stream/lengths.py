@@ -11,10 +11,10 @@ import io
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
-from memcore.errors import Issue, PlanError, shown
+from memcore.errors import PlanError, refusal, shown
 from memcore.plan.plan import Plan, Serve
 
 MAX_BYTES = 4_000_000  # of an uploaded file
@@ -58,7 +58,7 @@ class Requests:
 
     def prompts_alone(self) -> Requests:
         """The same, which end with their first token."""
-        return Requests(self.arrivals, self.prompts, (1,) * self.count, self.shared)
+        return replace(self, outputs=(1,) * self.count)
 
 
 def draw(plan: Plan, lengths: Lengths | None = None) -> Requests:
@@ -114,7 +114,7 @@ def read_lengths(data: bytes, field: str = "lengths") -> Lengths:
     """The pairs in a CSV file. Raises PlanError naming the line and what to change."""
 
     def refuse(why: str) -> PlanError:
-        return PlanError([Issue(field, why)])
+        return refusal(field, why)
 
     if len(data) > MAX_BYTES:
         raise refuse(
@@ -170,12 +170,8 @@ def _rows(text: str, refuse: Refuse) -> list[tuple[int, list[str]]]:
 def _columns(head: Sequence[str]) -> tuple[int, int] | None:
     """Which columns are prompt and output, if this is a header that names both."""
     names = [cell.lower() for cell in head]
-    found = [
-        next((names.index(name) for name in known if name in names), None)
-        for known in COLUMNS.values()
-    ]
-    prompt, output = found
-    return None if prompt is None or output is None else (prompt, output)
+    found = [next(filter(names.__contains__, known), "") for known in COLUMNS.values()]
+    return (names.index(found[0]), names.index(found[1])) if all(found) else None
 
 
 def _number(cell: str) -> float | None:

@@ -2,7 +2,7 @@
 
 `held` is what sequences were given, `asked` what of it they asked for. A pool says whether a
 sequence gets in, and how far the running ones can go on. Where layers differ, a place is one in a
-group of layers (memcore.pages).
+group of layers (memcore.serving.pages).
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ class Batch(Contiguous):
 
 
 class Paged:
-    """Blocks, handed out as sequences grow (memcore.pages); of the first `shared` tokens, which all
-    prompts have in common, whole blocks are kept once.
+    """Blocks, handed out as sequences grow (memcore.serving.pages); of the first `shared` tokens,
+    which all prompts have in common, whole blocks are kept once.
 
     As vLLM V1: a sequence is let in when there are blocks for all of its prompt
     (scheduler_reserve_full_isl), gets them with each part that is read, and a generating one that

@@ -250,8 +250,7 @@ def run(
 def _sent(requests: Requests, read: Trace, server: Server) -> tuple[Requests, list[int]]:
     """The requests as they come to the GPUs that generate, and which of the stream's they are: one
     cache after the other goes over the link, when its prompt is read."""
-    who = [i for i, at in enumerate(read.first) if not math.isnan(at)]
-    who.sort(key=lambda i: (read.first[i], i))
+    who = sorted(_happened(read.first), key=lambda i: (read.first[i], i))
     none, one = (sent(server, tokens) for tokens in (0, 1))
     rate, free, ready = transfer_rate(server.plan), 0.0, []
     for i in who:
@@ -285,16 +284,23 @@ RESERVES: dict[str, Callable[[int, int, int, int], int]] = {
 }
 
 
+def _happened(seconds: Sequence[float]) -> list[int]:
+    """Requests to which something has happened at all."""
+    return [i for i, at in enumerate(seconds) if not math.isnan(at)]
+
+
 def _read_off(plan: Plan, name: str, requests: Requests, trace: Trace, before: float) -> Run:
     """`before`: what the engine takes besides, before a first token."""
     arrivals, outputs = trace.came, requests.outputs
-    done = [i for i, at in enumerate(trace.done) if not math.isnan(at)]
-    started = sum(not math.isnan(at) for at in trace.started)
+    done, started = map(_happened, (trace.done, trace.started))
     span = trace.seconds
     total = trace.meter.capacity * span
+
+    def a_second(of: float) -> float:
+        return of / span if span else 0.0
+
     shares = {kind: trace.meter.sums[kind] / total if total else 0.0 for kind in KINDS}
     busy = 1 - shares["free"]
-    unfinished = sum(not math.isnan(at) for at in trace.started) - len(done)
     tokens = sum(outputs[i] for i in done)
     ttft = {i: trace.first[i] - arrivals[i] + before for i in done}
     tpot = {i: (trace.done[i] - trace.first[i]) / (outputs[i] - 1) for i in done if outputs[i] > 1}
@@ -308,8 +314,8 @@ def _read_off(plan: Plan, name: str, requests: Requests, trace: Trace, before: f
         capacity_tokens=trace.meter.capacity,
         requests=requests.count,
         completed=len(done),
-        refused=0 if trace.cut else requests.count - started,
-        unfinished=requests.count - len(done) if trace.cut else unfinished,
+        refused=0 if trace.cut else requests.count - len(started),
+        unfinished=(requests.count if trace.cut else len(started)) - len(done),
         prompt_tokens=trace.computed,
         shared_tokens=sum(requests.prompts[i] for i in done) - trace.computed if done else 0,
         output_tokens=tokens,
@@ -318,14 +324,14 @@ def _read_off(plan: Plan, name: str, requests: Requests, trace: Trace, before: f
         iterations=trace.iterations,
         events=trace.events,
         seconds=span,
-        requests_per_second=len(done) / span if span else 0.0,
-        tokens_per_second=tokens / span if span else 0.0,
-        concurrency_mean=trace.meter.running / span if span else 0.0,
+        requests_per_second=a_second(len(done)),
+        tokens_per_second=a_second(tokens),
+        concurrency_mean=a_second(trace.meter.running),
         concurrency_peak=max((p[3] for p in trace.meter.points), default=0),
         memory=shares,
         useful_share=shares["used"] / busy if busy > 0 else 0.0,
-        reading_share=trace.reading / span if span else 0.0,
-        idle_share=trace.idle / span if span else 0.0,
+        reading_share=a_second(trace.reading),
+        idle_share=a_second(trace.idle),
         wait=Spread.of([trace.started[i] - arrivals[i] + before for i in done]),
         ttft=Spread.of(list(ttft.values())),
         tpot=Spread.of(list(tpot.values())),

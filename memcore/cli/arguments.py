@@ -65,6 +65,11 @@ def model_option(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--model", metavar="NAME", help=about)
 
 
+def files_on(args: argparse.Namespace) -> dict[str, Any]:
+    """The same as `formats.read_files` takes them."""
+    return {"gpu": args.gpu or "", "gpus": args.gpus or 0}
+
+
 def gpu(text: str) -> str:
     """The accelerator preset that a name means, which is told where it has another; the text itself
     where it means none."""
@@ -84,15 +89,22 @@ def count(text: str) -> int:
     return int(text)
 
 
-def positive(text: str) -> float:
-    """A number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number above 0")
-    return value
+def above_zero(what: str, below: float = 1e9) -> Callable[[str], float]:
+    """What reads a number above 0; `what` it is called where it is none."""
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not 0 < value < below:
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not {what} above 0")
+        return value
+
+    return number
+
+
+positive = above_zero("a number")
 
 
 def latency(most: float) -> Callable[[str], float]:

@@ -10,12 +10,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from memcore.cli.arguments import Commands, command, gpu_options, model_option
+from memcore.cli.arguments import (
+    Commands,
+    above_zero,
+    command,
+    files_on,
+    gpu_options,
+    json_option,
+    model_option,
+)
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import BAD_INPUT, CHECKED, WORST, json_text, printable
 from memcore.cli.reading import config_called, is_name, model_asked, plan_in, plan_of, read
-from memcore.errors import Issue, PlanError, fault, shown_path
-from memcore.units import bytes_text
+from memcore.errors import PlanError, fault, refusal, shown_path
+from memcore.report import fields_but
+from memcore.units import GiB, bytes_text
 
 if TYPE_CHECKING:
     from memcore import Report
@@ -24,7 +33,6 @@ if TYPE_CHECKING:
 
 WORDS = {"fits": "fits", "tight": "cannot be judged", "over": "does not fit"}
 SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that a workflow runner shows as its summary
-GIB = 1 << 30
 # Of a folder the files that are looked at, and no more of them.
 SUFFIXES = {".json", ".yaml", ".yml", ".toml", ".sh", ".slurm", ".sbatch", ".py", ".ini", ".ipynb"}
 NAMES = {"Modelfile", "Dockerfile"}
@@ -48,7 +56,7 @@ class Checked:
     told: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__ if name != "title"}
+        return fields_but(self, "title")
 
 
 def add(commands: Commands) -> None:
@@ -59,31 +67,18 @@ def add(commands: Commands) -> None:
         "3."
     )
     sub = command(commands, "check", _check, about)
-    sub.add_argument(
-        "files",
-        metavar="FILE",
-        nargs="+",
-        help="plans as other commands take them, or files that `memplan read` reads",
-    )
+    about = "plans as other commands take them, or files that `memplan read` reads"
+    sub.add_argument("files", metavar="FILE", nargs="+", help=about)
     model_option(sub)
     gpu_options(sub)
     about = "the most that may be needed of one GPU's memory, in GiB, if that is less than it has"
-    sub.add_argument("--max-device-gib", metavar="G", type=_size, help=about)
+    size = above_zero("a size in GiB")
+    sub.add_argument("--max-device-gib", metavar="G", type=size, help=about)
     sub.add_argument("--serving", action="store_true", help="check serving, not training")
     base_option(sub)
     about = "add the summary, in Markdown, to this file too; without it to that which the "
     sub.add_argument("--summary", metavar="FILE.md", help=f"{about}variable {SUMMARY} names")
-    sub.add_argument("--json", action="store_true", help="as JSON")
-
-
-def _size(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"'{text[:80]}' is not a size in GiB above 0")
-    return value
+    json_option(sub)
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -188,7 +183,7 @@ def _plan_in(
     if is_name(file):
         return _elsewhere(plan_in(file), args), None
     if os.path.isdir(file) and not os.path.exists(os.path.join(file, "config.json")):
-        raise PlanError([Issue("", "is a folder, and no file in it describes a job")])
+        raise refusal("", "is a folder, and no file in it describes a job")
     data = read(file)
     try:
         text = text_of(name, data)
@@ -196,12 +191,12 @@ def _plan_in(
         text = None
     if text is None or not kind_of(text):
         return _elsewhere(plan_of(data), args), None
-    said = {"model": model_asked(args), "gpu": args.gpu or "", "gpus": args.gpus or 0}
-    found = read_files([text], config_of=config_called, **said)
+    on = {"model": model_asked(args), **files_on(args)}
+    found = read_files([text], config_of=config_called, **on)
     near = [path for want in found.wants if (path := beside.get(os.path.basename(want)))]
     if near:
         more = [text_of(os.path.basename(path), read(path)) for path in near]
-        found = read_files([text, *more], config_of=config_called, **said)
+        found = read_files([text, *more], config_of=config_called, **on)
     return found.plan, found
 
 
@@ -225,11 +220,10 @@ def _judged(
         return Checked(name, BAD_INPUT, message)
     verdict = report.serving_verdict if serving else report.verdict
     needed, capacity = _needed(report, serving), plan.accelerator.usable_bytes
-    most = None if args.max_device_gib is None else int(args.max_device_gib * GIB)
+    most = None if args.max_device_gib is None else int(args.max_device_gib * GiB)
     if most is not None and needed and verdict != "over":
-        low, high = needed
-        if high > most:
-            verdict = "over" if low > most else "tight"
+        if needed[1] > most:
+            verdict = "over" if needed[0] > most else "tight"
         capacity = min(capacity, most)
     what = "serving" if serving else "training"
     said = f"{what} {WORDS[verdict]}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from memcore.cli.arguments import PLAN_ABOUT, Commands, command, measured_option
 from memcore.cli.link import base_option, link_to
-from memcore.cli.printing import fail, form_options, json_text, printable, table, write_csv
+from memcore.cli.printing import answer, fail, form_options, table
 from memcore.cli.reading import measured_of, named, plan_in
 from memcore.errors import PlanError
 from memcore.units import signed_bytes, signed_seconds, value_text
@@ -40,13 +40,12 @@ def _compare(args: argparse.Namespace) -> int:
             return fail(*(f"{named(file)}: {issue}" for issue in e.issues))
     found = compare(plans, _names(args.files), measured_of(args))
     link = link_to(plans, args.base)
-    if args.json:
-        print(json_text(found.to_dict() | {"link": link}, indent=1))
-    elif args.csv:
-        write_csv(found.rows())
-    else:
-        print(printable("\n\n".join([*_readable(found), link])))
-    return 0
+    return answer(
+        args,
+        lambda: found.to_dict() | {"link": link},
+        lambda: "\n\n".join([*_readable(found), link]),
+        found.rows,
+    )
 
 
 def _names(files: list[str]) -> list[str]:

@@ -22,7 +22,7 @@ from memcore.cli.printing import (
     write_csv,
 )
 from memcore.cli.reading import MAX_PLAN_BYTES, given_plan, measured_of, plan_of, settled
-from memcore.errors import Issue, PlanError, fault
+from memcore.errors import PlanError, fault, refusal
 from memcore.report import plain
 from memcore.units import bytes_text, count_text, energy_text, money_text, rate_text, seconds_text
 from memcore.words.jobs import BOTH, SERVE
@@ -65,7 +65,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     from memcore.evaluate import evaluate
 
     if args.json and args.table:
-        raise PlanError([Issue("--table", "is of CSV: leave it out with --json")])
+        raise refusal("--table", "is of CSV: leave it out with --json")
     measured = measured_of(args)
     if args.plan == "-" and args.json:
         return _evaluate_lines(sys.stdin.buffer, args, measured)

@@ -9,7 +9,7 @@ from pathlib import Path
 from memcore.cli.arguments import Commands, command, plan_argument
 from memcore.cli.printing import json_text, printable
 from memcore.cli.reading import given_plan
-from memcore.errors import Issue, PlanError
+from memcore.errors import refusal
 
 
 def add(commands: Commands) -> None:
@@ -56,5 +56,5 @@ def _write(folder: Path, name: str, content: str) -> None:
         folder.joinpath(name).write_text(content, encoding="utf-8")
     except (OSError, ValueError) as e:
         why = getattr(e, "strerror", None) or str(e)
-        raise PlanError([Issue("--out", f"{name} is not written: {why.lower()}")]) from None
+        raise refusal("--out", f"{name} is not written: {why.lower()}") from None
     print(folder / name)

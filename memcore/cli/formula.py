@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from memcore.cli.arguments import Commands, command, json_option, plan_argument
-from memcore.cli.printing import json_text, printable
+from memcore.cli.printing import answer
 from memcore.cli.reading import given_plan
 from memcore.cli.sweep import axis_of
 
@@ -40,11 +40,10 @@ def _formula(args: argparse.Namespace) -> int:
         field, values = axis_of(text, "--over") if "=" in text else (text, usual(plan, text))
         over[field] = values
     found = formulas(plan, over)
-    if args.json:
-        print(json_text([one.to_dict() for one in found], indent=1))
-        return 0
-    print(printable("\n".join(["Allocated peak of one GPU, the largest of:", *_lines(found)])))
-    return 0
+    head = "Allocated peak of one GPU, the largest of:"
+    return answer(
+        args, lambda: [one.to_dict() for one in found], lambda: "\n".join([head, *_lines(found)])
+    )
 
 
 def _lines(found: tuple[Formula, ...]) -> Iterator[str]:

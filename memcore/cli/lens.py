@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from memcore.cli.arguments import Commands, command, plan_argument
-from memcore.cli.printing import form_options, json_text, plan_title, printable, table, write_csv
+from memcore.cli.printing import answer, form_options, plan_title, table
 from memcore.cli.reading import given_plan
 from memcore.units import bytes_text, signed_bytes, signed_seconds
 
@@ -31,17 +31,18 @@ def _lens(args: argparse.Namespace) -> int:
 
     plan = given_plan(args)
     found = lens(plan)
-    if args.json:
-        print(json_text([seen.to_dict() for seen in found], indent=1))
-    elif args.csv:
-        write_csv(seen.to_row() for seen in found)
-    else:
+
+    def text() -> str:
         report = evaluate(plan)
-        blocks = [plan_title(plan, report), *(_block(group) for group in alike(found))]
-        if not found:
-            blocks += [f"Note: {note}" for note in report.notes]
-        print(printable("\n\n".join(blocks)))
-    return 0
+        notes = [] if found else [f"Note: {note}" for note in report.notes]
+        return "\n\n".join([plan_title(plan, report), *map(_block, alike(found)), *notes])
+
+    return answer(
+        args,
+        lambda: [seen.to_dict() for seen in found],
+        text,
+        lambda: [seen.to_row() for seen in found],
+    )
 
 
 def _block(group: Alike) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from memcore.cli.arguments import Commands, command, json_option, plan_argument
-from memcore.cli.printing import json_text, plan_title, printable, table
+from memcore.cli.printing import answer, plan_title, table
 from memcore.cli.reading import given_plan
 from memcore.units import bytes_text, relative_text, seconds_or_dash, signed_seconds
 from memcore.words.jobs import SERVE
@@ -50,18 +50,18 @@ def _levers(args: argparse.Namespace) -> int:
     plan = given_plan(args)
     serving = args.serving or args.job == SERVE
     found: Sequence[Lever | ServerLever] = server_levers(plan) if serving else levers(plan)
-    if args.json:
-        print(json_text([lever.to_dict() for lever in found], indent=1))
-        return 0
-    report = evaluate(plan)
-    if serving:
-        blocks = _of_serving(plan, report, cast("Sequence[ServerLever]", found))
-    elif report.memory is None:
-        blocks = ["\n".join(f"Note: {note}" for note in report.notes)]
-    else:
-        blocks = _of_training(report.memory, cast("Sequence[Lever]", found))
-    print(printable("\n\n".join([plan_title(plan, report), *blocks])))
-    return 0
+
+    def text() -> str:
+        report = evaluate(plan)
+        if serving:
+            blocks = _of_serving(plan, report, cast("Sequence[ServerLever]", found))
+        elif report.memory is None:
+            blocks = ["\n".join(f"Note: {note}" for note in report.notes)]
+        else:
+            blocks = _of_training(report.memory, cast("Sequence[Lever]", found))
+        return "\n\n".join([plan_title(plan, report), *blocks])
+
+    return answer(args, lambda: [lever.to_dict() for lever in found], text)
 
 
 def _of_training(memory: Memory, found: Sequence[Lever]) -> list[str]:
@@ -80,16 +80,8 @@ def _of_training(memory: Memory, found: Sequence[Lever]) -> list[str]:
         )
         for lever in found
     ]
-    head = (
-        "rank",
-        "change",
-        "and sets",
-        "it",
-        "then",
-        "saves at the peak",
-        "step",
-        "GPU time per token",
-    )
+    head = ("rank", "change", "and sets", "it", "then", "saves at the peak", "step",
+            "GPU time per token")  # fmt: skip
     listed = ["\n".join(table(head, rows, left=5)), SAME_RANK] if rows else []
     return [headline(memory, found), *listed]
 

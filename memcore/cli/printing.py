@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memcore.errors import Issue, PlanError
+from memcore.errors import refusal
 from memcore.units import count_text
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
         return json.dumps(value, indent=indent, allow_nan=False)
     except ValueError:
         message = "a number in it is not finite; JSON has no NaN and no Infinity"
-        raise PlanError([Issue("", message)]) from None
+        raise refusal("", message) from None
 
 
 def write_csv(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -72,6 +72,22 @@ def form_options(
     form.add_argument("--json", action="store_true", help=json_about)
     form.add_argument("--csv", action="store_true", help=csv_about)
     return form
+
+
+def answer(
+    args: argparse.Namespace,
+    document: Callable[[], Any],
+    text: Callable[[], str],
+    rows: Callable[[], Iterable[Mapping[str, Any]]] = tuple,
+) -> int:
+    """Print what a command found, as JSON, as CSV or for people; its exit status."""
+    if args.json:
+        print(json_text(document(), indent=1))
+    elif getattr(args, "csv", False):
+        write_csv(rows())
+    else:
+        print(printable(text()))
+    return 0
 
 
 def printable(text: str) -> str:

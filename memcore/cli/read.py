@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from memcore.cli.arguments import Commands, command, gpu_options, model_option
+from memcore.cli.arguments import Commands, command, files_on, gpu_options, model_option
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import json_text, printable, table
 from memcore.cli.reading import config_called, model_asked, named, read
@@ -44,17 +44,15 @@ def _read(args: argparse.Namespace) -> int:
 
     texts = [text_of(PurePath(named(file)).name, read(file)) for file in args.files]
     model = model_asked(args)
-    on: dict[str, Any] = {"gpu": args.gpu or "", "gpus": args.gpus or 0}
-    found = read_files(texts, model=model, **on, config_of=config_called)
+    found = read_files(texts, model=model, **files_on(args), config_of=config_called)
     if args.json:
         print(json_text({**found.to_dict(), "link": link_to([found.plan], args.base)}, indent=1))
         return 0
     print(printable("\n".join(_told(found))), file=sys.stderr if args.alone else sys.stdout)
-    print(
-        json_text(found.plan.document(), indent=1)
-        if args.alone
-        else link_to([found.plan], args.base)
-    )
+    if args.alone:
+        print(json_text(found.plan.document(), indent=1))
+    else:
+        print(link_to([found.plan], args.base))
     return 0
 
 
@@ -92,14 +90,12 @@ def _beside(found: Found) -> str:
     from memcore.evaluate import evaluate
 
     report = evaluate(found.plan)
-    if (full := next((each for each in found.failures if each.engine), None)) is not None:
-        if report.serve is None or not full.room:
-            return "The message says too little to compare it with this plan."
-        more = report.serve.kv_capacity_tokens / full.room - 1
-        return f"This plan's cache holds {report.serve.kv_capacity_tokens:,} tokens: {more:+.0%}."
-    memory = report.memory
-    least = max(each.needed for each in found.failures)
-    if memory is None or not any(each.allocated for each in found.failures):
-        return "The message says too little to compare it with this plan."
-    more = memory.allocated_bytes / least - 1
-    return f"This plan allocates {bytes_text(memory.allocated_bytes)} at its peak: {more:+.0%}."
+    served, memory = report.serve, report.memory
+    full = next((each for each in found.failures if each.engine), None)
+    if full and served and full.room:
+        more = served.kv_capacity_tokens / full.room - 1
+        return f"This plan's cache holds {served.kv_capacity_tokens:,} tokens: {more:+.0%}."
+    if full is None and memory and any(each.allocated for each in found.failures):
+        more = memory.allocated_bytes / max(each.needed for each in found.failures) - 1
+        return f"This plan allocates {bytes_text(memory.allocated_bytes)} at its peak: {more:+.0%}."
+    return "The message says too little to compare it with this plan."

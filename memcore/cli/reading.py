@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from memcore.cli.arguments import gpu
 from memcore.cli.printing import printable
-from memcore.errors import Issue, PlanError, did_you_mean, shown, shown_path
+from memcore.errors import Issue, PlanError, did_you_mean, refusal, shown, shown_path
 from memcore.units import GiB
 from memcore.words.jobs import JOBS, KIND
 
@@ -82,16 +82,16 @@ def _called(name: str) -> Plan:
         tell(changed)
         return found
     if _is_link(name):
-        raise PlanError([Issue("", "says no plan, as what stands behind a '?' would")])
+        raise refusal("", "says no plan, as what stands behind a '?' would")
     if name.endswith(".json") or (os.sep in name and not hub.NAME.fullmatch(name)):
-        raise PlanError([Issue("", "no such file or directory")])
-    raise PlanError([Issue("", f"no such file, and {_unknown(name, list(worked))}")])
+        raise refusal("", "no such file or directory")
+    raise refusal("", f"no such file, and {_unknown(name, list(worked))}")
 
 
 def model_called(name: str, option: str) -> Any:
     """What a plan has for the model that an option names. Raises PlanError, under the option."""
     if (model := _model(name)) is None:
-        raise PlanError([Issue(option, _unknown(name))])
+        raise refusal(option, _unknown(name))
     return model
 
 
@@ -175,7 +175,7 @@ def setting(text: str) -> tuple[str, Any]:
     name, sign, given = text.partition("=")
     if not sign or not given:
         said = f"{shown(text)} is no field with a value, as train.zero=3 is"
-        raise PlanError([Issue("--set", said)])
+        raise refusal("--set", said)
     if name == "model":
         return name, model_called(given, "--set model")
     field = field_named(name, "--set")
@@ -202,7 +202,7 @@ def field_named(name: str, option: str) -> str:
     if len(same) != 1:
         several = f"is the last word of {' and '.join(same)}"
         message = several if same else f"is no field of a plan; {meant(name)}"
-        raise PlanError([Issue(f"{option} {name}", message)])
+        raise refusal(f"{option} {name}", message)
     return same[0]
 
 
@@ -229,7 +229,7 @@ def refuse_others(field: str, values: Sequence[Any], option: str) -> None:
         wrong = ""
         if presets and value not in presets:
             said = f"no preset {shown(value)}; {did_you_mean(str(value), list(presets))}"
-            raise PlanError([Issue(f"{option} {field}", said)])
+            raise refusal(f"{option} {field}", said)
         if words is not None and value not in words:
             wrong = f"is none of its words; {did_you_mean(str(value), list(words))}"
         elif counts and (isinstance(value, bool) or not isinstance(value, (int, float))):
@@ -239,7 +239,7 @@ def refuse_others(field: str, values: Sequence[Any], option: str) -> None:
         elif whole and not isinstance(value, int):
             wrong = f"is no whole number, as in {option} {field}=4"
         if wrong:
-            raise PlanError([Issue(f"{option} {field}", f"{shown(value)} {wrong}")])
+            raise refusal(f"{option} {field}", f"{shown(value)} {wrong}")
 
 
 def value_of(text: str) -> Any:
@@ -307,16 +307,16 @@ def read(path: str, most: int = MAX_PLAN_BYTES) -> bytes:
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
         if not os.path.exists(path):
-            raise PlanError([Issue("", "is a folder, and no config.json is in it")])
+            raise refusal("", "is a folder, and no config.json is in it")
     try:
         if path == "-":
             return sys.stdin.buffer.read(most + 1)
         with open(path, "rb") as file:
             return file.read(most + 1)
     except OSError as e:
-        raise PlanError([Issue("", (e.strerror or str(e)).lower())]) from None
+        raise refusal("", (e.strerror or str(e)).lower()) from None
     except ValueError as e:  # a null byte in the name
-        raise PlanError([Issue("", str(e))]) from None
+        raise refusal("", str(e)) from None
 
 
 def plan_of(data: bytes) -> Plan:
@@ -324,19 +324,19 @@ def plan_of(data: bytes) -> Plan:
     from memcore.plan.plan import Plan
 
     if len(data) > MAX_PLAN_BYTES:
-        raise PlanError([Issue("", f"more than {MAX_PLAN_BYTES:,} bytes, so not a plan")])
+        raise refusal("", f"more than {MAX_PLAN_BYTES:,} bytes, so not a plan")
     try:
         text = data.decode(json.detect_encoding(data)).removeprefix("\ufeff")
         document = json.loads(text, object_pairs_hook=_no_repeats)
     except UnicodeDecodeError:
-        raise PlanError([Issue("", "not text, so not a plan in JSON")]) from None
+        raise refusal("", "not text, so not a plan in JSON") from None
     except RecursionError:
-        raise PlanError([Issue("", "nested too deeply to be a plan")]) from None
+        raise refusal("", "nested too deeply to be a plan") from None
     except json.JSONDecodeError as e:
         where = f"line {e.lineno}, column {e.colno}"
-        raise PlanError([Issue("", f"not JSON: {e.msg} ({where})")]) from None
+        raise refusal("", f"not JSON: {e.msg} ({where})") from None
     except ValueError as e:
-        raise PlanError([Issue("", f"not a plan: {e}")]) from None
+        raise refusal("", f"not a plan: {e}") from None
     if isinstance(document, dict) and "model" not in document and CONFIG & document.keys():
         document = {"model": document}  # a config.json: the default plan of its model
     return Plan.of(document)
@@ -361,7 +361,7 @@ def measured_of(args: argparse.Namespace) -> Measured | None:
         whole = round(gib * GiB) if math.isfinite(gib) else -1
     except ValueError:
         said = f"must be a plan's file, = and seconds, as run.json=9.5, not {shown(args.measured)}"
-        raise PlanError([Issue("--measured", said)]) from None
+        raise refusal("--measured", said) from None
     of = peak if held else path
     try:
         if held and not (whole := snapshot_in(peak).fullest.allocated_bytes):

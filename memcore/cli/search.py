@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from memcore.cli.arguments import (
     Commands,
+    above_zero,
     command,
     count,
     gpu,
@@ -20,10 +21,10 @@ from memcore.cli.arguments import (
     target_options,
 )
 from memcore.cli.link import link_to
-from memcore.cli.printing import form_options, json_text, plan_title, printable, table, write_csv
+from memcore.cli.printing import answer, form_options, plan_title, table
 from memcore.cli.progress import Progress
 from memcore.cli.reading import given_plan, measured_of
-from memcore.errors import Issue, PlanError
+from memcore.errors import refusal
 from memcore.units import (
     bytes_text,
     count_text,
@@ -70,15 +71,15 @@ def add(commands: Commands) -> None:
     )
     words = ("training", "rounding", "anything")
     sub.add_argument("--keep", choices=words, default="training", help=about)
-    about = "what is best: the time (default), the cost or the energy of the whole run, or memory "
-    about += (
-        "to spare; with --serve the cost (default) of a request, the time or energy of a token, "
+    about = (
+        "what is best: the time (default), the cost or the energy of the whole run, or memory to "
+        "spare; with --serve the cost (default) of a request, the time or energy of a token, or "
+        "room for sequences"
     )
-    about += "or room for sequences"
-    ways = ("time", "cost", "energy", "headroom")
-    sub.add_argument("--by", choices=ways, help=about)
+    sub.add_argument("--by", choices=("time", "cost", "energy", "headroom"), help=about)
     about = "leave out what costs more for the whole run; with --serve, for an hour"
-    sub.add_argument("--cost-at-most", metavar="USD", type=_money, default=0.0, help=about)
+    money = above_zero("an amount", 1e15)
+    sub.add_argument("--cost-at-most", metavar="USD", type=money, default=0.0, help=about)
     about = "try ways too that hardly anybody takes: much context parallelism, and any pipelines"
     sub.add_argument("--thorough", action="store_true", help=about)
     about = "a Dask scheduler whose workers judge the plans, tcp://host:8786 (memplan[cluster])"
@@ -87,37 +88,26 @@ def add(commands: Commands) -> None:
     form_options(sub, "as JSON", "the best and the Pareto front as CSV")
 
 
-def _money(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e15:
-        raise argparse.ArgumentTypeError(f"'{text[:80]}' is not an amount above 0")
-    return value
-
-
 def _search(args: argparse.Namespace) -> int:
     plan, measured = given_plan(args), measured_of(args)
     if measured and args.serve:
-        raise PlanError([Issue("--measured", "is a step of training: leave it out with --serve")])
+        raise refusal("--measured", "is a step of training: leave it out with --serve")
     _refuse_unread(args)
     found = _of_serving(plan, args) if args.serve else _of_training(plan, args)
     if measured:
         from memcore.search.calibration import found_beside
 
         found = found_beside(found, measured)
-    if args.json:
-        print(json_text(found.to_dict(), indent=1))
-    elif args.csv:
-        write_csv(_rows(found))
-    else:
+
+    def text() -> str:
         from memcore.evaluate import evaluate
 
         title = _asked(plan, args) if args.serve else plan_title(plan, evaluate(plan))
         said = _readable_servers(found) if args.serve else _readable(found)
         beside = [_measured(found)] if measured and found.best else []
-        print(printable("\n\n".join([title, *said, *beside])))
+        return "\n\n".join([title, *said, *beside])
+
+    answer(args, found.to_dict, text, lambda: _rows(found))
     return 130 if found.stopped else 0
 
 
@@ -125,11 +115,11 @@ def _refuse_unread(args: argparse.Namespace) -> None:
     """Raises PlanError for an option that only the other kind of search reads."""
     if args.serve:
         if args.thorough:
-            raise PlanError([Issue("--thorough", "is of training: leave it out with --serve")])
+            raise refusal("--thorough", "is of training: leave it out with --serve")
         return
     for name in ("users", "engine", "ttft", "tpot"):
         if getattr(args, name):
-            raise PlanError([Issue(f"--{name}", "is of serving: add --serve, or leave it out")])
+            raise refusal(f"--{name}", "is of serving: add --serve, or leave it out")
 
 
 def _asked(plan: Plan, args: argparse.Namespace) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from memcore.cli.arguments import Commands, command, plan_argument
-from memcore.cli.printing import fail, json_text, printable, table, write_csv
+from memcore.cli.printing import answer, fail, form_options, table
 from memcore.cli.reading import given_plan, read
 from memcore.errors import PlanError, shown_path
 from memcore.units import seconds_text
@@ -25,9 +25,7 @@ def add(commands: Commands) -> None:
     plan_argument(sub)
     about = "take prompt and output lengths from this file: two columns, in tokens"
     sub.add_argument("--lengths", metavar="FILE.csv", help=about)
-    form = sub.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="everything, as JSON")
-    form.add_argument("--csv", action="store_true", help="one row for each strategy, or each rate")
+    form_options(sub, "everything, as JSON", "one row for each strategy, or each rate")
     about = "the plan's own cache at one arrival rate after another, to more than it can take"
     sub.add_argument("--rates", action="store_true", help=about)
 
@@ -42,42 +40,34 @@ def _simulate(args: argparse.Namespace) -> int:
         lengths = read_lengths(read(args.lengths, MAX_BYTES)) if given else None
     except PlanError as e:
         return fail(*(f"{shown_path(args.lengths)}: {i.message}" for i in e.issues))
-    if args.rates:
-        return _rates(args, loads(plan, lengths))
-    stream = simulate(plan, lengths)
+    if args.rates and (found := loads(plan, lengths)):
+        rows = [load.row() for load in found]
+        return answer(args, lambda: rows, lambda: "\n".join(_rates(found)), lambda: rows)
+    stream = None if args.rates else simulate(plan, lengths)
     if stream is None:
         return fail("no stream is simulated for this plan: `memplan evaluate` says why")
-    if args.json:
-        print(json_text(stream.to_dict(), indent=1))
-    elif args.csv:
-        write_csv([run.row() for run in stream.runs])
-    else:
-        print(printable("\n\n".join(filter(None, _streamed(plan, stream)))))
-    return 0
+    return answer(
+        args,
+        stream.to_dict,
+        lambda: "\n\n".join(filter(None, _streamed(plan, stream))),
+        lambda: [run.row() for run in stream.runs],
+    )
 
 
-def _rates(args: argparse.Namespace, found: Sequence[Load]) -> int:
-    if not found:
-        return fail("no stream is simulated for this plan: `memplan evaluate` says why")
-    if args.json:
-        print(json_text([load.row() for load in found], indent=1))
-    elif args.csv:
-        write_csv([load.row() for load in found])
-    else:
-        head = ("Requests/s", "at once", "tokens/s", *WAITS, "in targets")
-        rows = [
-            (
-                f"{load.rate:,.3g}",
-                f"{load.run.concurrency_mean:,.1f}",
-                f"{load.run.tokens_per_second:,.0f}",
-                *(_spread(getattr(load.run, name)) for name in WAITS),
-                "-" if load.run.attained is None else f"{load.run.attained:.1%}",
-            )
-            for load in found
-        ]
-        print(printable("\n".join(table(head, rows))))
-        print("Times: median, 99th percentile.")
-    return 0
+def _rates(found: Sequence[Load]) -> Iterable[str]:
+    head = ("Requests/s", "at once", "tokens/s", *WAITS, "in targets")
+    rows = [
+        (
+            f"{load.rate:,.3g}",
+            f"{load.run.concurrency_mean:,.1f}",
+            f"{load.run.tokens_per_second:,.0f}",
+            *(_spread(getattr(load.run, name)) for name in WAITS),
+            "-" if load.run.attained is None else f"{load.run.attained:.1%}",
+        )
+        for load in found
+    ]
+    yield from table(head, rows)
+    yield "Times: median, 99th percentile."
 
 
 def _streamed(plan: Plan, stream: Stream) -> Iterable[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memcore.cli.arguments import Commands, command, plan_argument, positive
 from memcore.cli.link import base_option, link_to
-from memcore.cli.printing import fail, form_options, json_text, printable, table, write_csv
+from memcore.cli.printing import answer, fail, form_options, table
 from memcore.cli.reading import given_plan, named, read
 from memcore.errors import PlanError
 from memcore.units import bytes_text, relative_text, seconds_text
@@ -60,16 +61,15 @@ def _snapshot(args: argparse.Namespace) -> int:
         return fail("train: no training is planned, or it cannot be computed")
     rows = found.fullest.beside(memory) if memory else ()
     measured = _measured(found, plan, args.seconds) if plan else None
-    if args.csv:
-        write_csv(_rows(found, rows))
-    elif args.json:
-        print(json_text(_document(found, rows, measured, args.base), indent=1))
-    else:
+
+    def text() -> str:
         blocks = [*_blocks(found)]
         if plan:
             blocks += _compared(found.fullest, plan, rows, measured, args.base)
-        print(printable("\n\n".join(blocks)))
-    return 0
+        return "\n\n".join(blocks)
+
+    document = functools.partial(_document, found, rows, measured, args.base)
+    return answer(args, document, text, lambda: _rows(found, rows))
 
 
 def _measured(found: Snapshot | Counted, plan: Plan, seconds: float | None) -> Measured | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from memcore.cli.arguments import Commands, command, count, plan_argument, positive, target_options
-from memcore.cli.printing import fail, json_text, printable, table
+from memcore.cli.printing import answer as told
+from memcore.cli.printing import fail, table
 from memcore.cli.reading import given_plan
 from memcore.errors import PlanError
 from memcore.units import seconds_text
@@ -15,7 +16,9 @@ from memcore.words.jobs import BOTH, SERVE
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
+    from memcore.search.choices import Choice
     from memcore.search.solve import Answer, Targets
+    from memcore.search.solver import Solved
 
 
 QUESTIONS = ("context", "concurrency", "gpus")
@@ -78,15 +81,11 @@ def _solve(args: argparse.Namespace) -> int:
                 "how many requests per second? Say --rate, or --users for how many at once; "
                 "the fewest GPUs to train on are those of `memplan solve cluster.gpus`"
             )
-        answer = solve.fewest_gpus(plan, args.rate, targets)
+        found = solve.fewest_gpus(plan, args.rate, targets)
     else:
         find = {"context": solve.longest_context, "concurrency": solve.largest_concurrency}
-        answer = find[args.question](plan, targets)
-    if args.json:
-        print(json_text(answer.to_dict(), indent=1))
-    else:
-        print(printable(_solved(answer, targets)))
-    return 0
+        found = find[args.question](plan, targets)
+    return told(args, found.to_dict, lambda: _solved(found, targets))
 
 
 def _trains(args: argparse.Namespace) -> bool:
@@ -114,13 +113,13 @@ def _choose(plan: Plan, args: argparse.Namespace, targets: Targets) -> int:
     found = table_of(plan, args.users, targets)
     if not args.every:
         found = front(choices(plan, args.users, targets))
-    if args.json:
-        print(json_text([c.to_dict() for c in found], indent=1))
-        return 0
+    return told(args, lambda: [c.to_dict() for c in found], lambda: _choices(found, plan, targets))
+
+
+def _choices(found: Sequence[Choice], plan: Plan, targets: Targets) -> str:
     if not found:
         said = "Not possible: no accelerator serves them, within memory and the targets."
-        print(printable(f"{said} {_nearest(plan, targets, ())}".rstrip()))
-        return 0
+        return f"{said} {_nearest(plan, targets, ())}".rstrip()
     rows = [
         (
             c.gpu, f"{c.gpus:,}", f"{c.tp:,}", f"{c.replicas:,}", f"{c.users:,}",
@@ -133,8 +132,7 @@ def _choose(plan: Plan, args: argparse.Namespace, targets: Targets) -> int:
     ]  # fmt: skip
     head = ("GPU", "GPUs", "TP", "replicas", "users of one", "tokens/s/GPU", "tokens/s/user",
             "a token every", "first token in", "USD/M in", "USD/M out")  # fmt: skip
-    print(printable("\n".join(table(head, rows))))
-    return 0
+    return "\n".join(table(head, rows))
 
 
 def _nearest(plan: Plan, targets: Targets, names: Sequence[str]) -> str:
@@ -155,8 +153,6 @@ def _targets(plan: Plan, args: argparse.Namespace) -> Targets:
 
 
 def _solve_field(plan: Plan, args: argparse.Namespace) -> int:
-    from memcore.search.pieces import FIELD, pieces
-    from memcore.search.solve import LIMITS
     from memcore.search.solver import smallest_gpu, solve
 
     try:
@@ -171,22 +167,24 @@ def _solve_field(plan: Plan, args: argparse.Namespace) -> int:
             found = solve(plan, args.question, args.goal or "", _targets(plan, args), serves)
     except PlanError as e:
         return fail(*(f"{i.field}: {i.message}" for i in e.issues))
-    if args.json:
-        print(json_text(found.to_dict(), indent=1))
-        return 0
-    if found.field == FIELD:
-        for piece in pieces(plan):
-            until = f"{piece.first:,} to {piece.last:,}"
-            print(printable(f"Allocated peak, micro-batch {until}: {piece.text} ({piece.instant})"))
+    return told(args, found.to_dict, lambda: "\n".join(_of_field(found, plan)))
+
+
+def _of_field(found: Solved, plan: Plan) -> Iterator[str]:
+    """The value of a field for a terminal."""
+    from memcore.search.pieces import FIELD, pieces
+    from memcore.search.solve import LIMITS
+
+    for piece in pieces(plan) if found.field == FIELD else ():
+        until = f"{piece.first:,} to {piece.last:,}"
+        yield f"Allocated peak, micro-batch {until}: {piece.text} ({piece.instant})"
     limit = LIMITS[found.limit]
     if found.value is None:
-        print(printable(f"No value of {found.field} fits: {limit} forbids it."))
-        return 0
+        yield f"No value of {found.field} fits: {limit} forbids it."
+        return
     value = f"{found.value:,}" if isinstance(found.value, int | float) else found.value
     then = "anything smaller" if found.goal == "smallest" else "more"
-    goal = found.goal.capitalize()
-    print(printable(f"{goal} {found.field} that fits: {value}; {limit} forbids {then}."))
-    return 0
+    yield f"{found.goal.capitalize()} {found.field} that fits: {value}; {limit} forbids {then}."
 
 
 def _solved(answer: Answer, targets: Targets) -> str:

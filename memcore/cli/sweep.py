@@ -19,7 +19,7 @@ from memcore.cli.reading import (
     refuse_others,
     value_of,
 )
-from memcore.errors import Issue, PlanError, shown
+from memcore.errors import refusal, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,13 +87,13 @@ def _write_parquet(
         import pyarrow as pa
         from pyarrow.parquet import ParquetWriter
     except ImportError:
-        raise PlanError([Issue("--parquet", "needs the package pyarrow: install it")]) from None
+        raise refusal("--parquet", "needs the package pyarrow: install it") from None
     types: dict[Any, Any] = {}
     for name, values in axes.items():
         try:
             types[name] = pa.array(list(values)).type
         except (pa.ArrowInvalid, pa.ArrowTypeError):
-            raise PlanError([Issue(name, "has values of several kinds: no column")]) from None
+            raise refusal(name, "has values of several kinds: no column") from None
     try:
         with contextlib.ExitStack() as stack:
             writer: Any = None
@@ -102,7 +102,7 @@ def _write_parquet(
                 writer = writer or stack.enter_context(ParquetWriter(path, schema))
                 writer.write_table(pa.Table.from_pandas(part, schema, preserve_index=False))
     except OSError as e:
-        raise PlanError([Issue("--parquet", e.strerror or str(e))]) from None
+        raise refusal("--parquet", e.strerror or str(e)) from None
 
 
 def _cell(value: Any) -> str:
@@ -120,7 +120,7 @@ def axes_of(texts: Sequence[str]) -> dict[str, list[Any]]:
         field, values = axis_of(text)
         if field in axes:
             said = "is there twice: put all its values into one, as " + EXAMPLE
-            raise PlanError([Issue(f"--axis {field}", said)])
+            raise refusal(f"--axis {field}", said)
         axes[field] = values
     return axes
 
@@ -132,19 +132,19 @@ def axis_of(text: str, option: str = "--axis") -> tuple[str, list[Any]]:
 
     named, sign, values = text.partition("=")
     if not sign or not values:
-        raise PlanError([Issue(option, f"{shown(text)} is no field with values, as {EXAMPLE} is")])
+        raise refusal(option, f"{shown(text)} is no field with values, as {EXAMPLE} is")
     field = field_named(named, option)
     if values == "all":
         words = words_of(field) or presets_of(field)
         if not words:
             said = "takes no words, of which all could be tried"
-            raise PlanError([Issue(f"{option} {field}", said)])
+            raise refusal(f"{option} {field}", said)
         return field, list(words)
     found: list[Any] = []
     for part in values.split(","):
         found += _range(field, part, option) if ":" in part else [value_of(part)]
         if len(found) > MOST_VALUES:
-            raise PlanError([Issue(f"{option} {field}", f"has more than {MOST_VALUES:,} values")])
+            raise refusal(f"{option} {field}", f"has more than {MOST_VALUES:,} values")
     if field == "cluster.gpu":
         found = list(map(gpu, map(str, found)))
     refuse_others(field, found, option)
@@ -157,10 +157,10 @@ def _range(field: str, text: str, option: str) -> range:
         found = range(first, last + 1, *step)
     except (TypeError, ValueError):
         message = f"{shown(text)} is no range, as 1:64 and 1:64:8 are"
-        raise PlanError([Issue(f"{option} {field}", message)]) from None
+        raise refusal(f"{option} {field}", message) from None
     if not found:
-        raise PlanError([Issue(f"{option} {field}", f"{shown(text)} has no values: from {first:,} "
-                               f"up to {last:,}")])  # fmt: skip
+        raise refusal(f"{option} {field}", f"{shown(text)} has no values: from {first:,} "
+                               f"up to {last:,}")  # fmt: skip
     if len(found) > MOST_VALUES:
-        raise PlanError([Issue(f"{option} {field}", f"has more than {MOST_VALUES:,} values")])
+        raise refusal(f"{option} {field}", f"has more than {MOST_VALUES:,} values")
     return found

@@ -222,15 +222,10 @@ def total(of: Sequence[Formula]) -> Formula:
         return known("nothing", 0, source=NOTHING)
     if len(of) > WRITTEN_OUT:
         return _abridged("sum", value, of)
-    sign = " + "
-
-    def text(each: Sequence[tuple[str, int]]) -> str:
-        return sign.join(f"({t})" if binds < _SUM else t for t, binds in each)
-
-    return Formula(
+    return Formula(  # no text binds less than a sum
         value,
-        text([(f.words, f.binds) for f in of]),
-        text([(f.numbers, f.binds) for f in of]),
+        " + ".join(f.words for f in of),
+        " + ".join(f.numbers for f in of),
         tuple(t for f in of for t in f.terms),
         _SUM if len(of) > 1 else of[0].binds,
     )

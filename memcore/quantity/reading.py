@@ -286,19 +286,20 @@ class Terms:
         """One of them."""
         return shapes.dimension(self._book, dims.Extent(int(amounts.sizes[of.name]), of))
 
-    def sum_of(self, path: str, consumers: Sequence[str], rows: Rows) -> Formula:
-        """Rows of the report added up, the largest first."""
+    def _rows(self, path: str, consumers: Sequence[str]) -> list[tuple[str, LedgerRow]]:
+        """Rows of the report of these consumers, each behind its path."""
         part, _, name = path.rpartition(".")
         every = enumerate(getattr(getattr(self._book, part), name))
-        found = [(f"{path}.{i}", r) for i, r in every if r.consumer in consumers]
-        return shapes.sum_of(self._book, found)
+        return [(f"{path}.{i}", r) for i, r in every if r.consumer in consumers]
+
+    def sum_of(self, path: str, consumers: Sequence[str], rows: Rows) -> Formula:
+        """Rows of the report added up, the largest first."""
+        return shapes.sum_of(self._book, self._rows(path, consumers))
 
     def each_of(self, path: str, consumer: str, each: object) -> list[Formula]:
         """Each of those rows, once, by its name."""
-        part, _, name = path.rpartition(".")
-        every = enumerate(getattr(getattr(self._book, part), name))
         at = self._book.at
-        return [at(f"{path}.{i}.bytes_each", r.name) for i, r in every if r.consumer == consumer]
+        return [at(f"{p}.bytes_each", r.name) for p, r in self._rows(path, [consumer])]
 
     def said(
         self, value: Formula | float, meaning: str = "", sources: Sequence[str] | None = None

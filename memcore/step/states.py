@@ -30,7 +30,6 @@ BITSANDBYTES = "bitsandbytes/optim/optimizer.py: Optimizer2State.init_state"
 PARAMS_4BIT = "bitsandbytes/functional.py: quantize_4bit, blocks of 64"
 SPARSE_ADAM = "torch/optim/_functional.py: sparse_adam"
 TE_WEIGHTS = "transformer_engine/pytorch/module/base.py: quantize_weight, cached for micro-batches"
-HOST = "ZeRO-Offload (Ren et al. 2021): the states and their fp32 master live on the host"
 
 
 @counted_apart

@@ -1,4 +1,4 @@
-"""Instants: the moments of a training step at which memory can peak, and what is alive then.
+"""Step: the moments of a training step at which memory can peak, and what is alive at each.
 
 A schedule is a list of instants; an instant is a list of (group of rows, how many of them) and
 perhaps a window of one block's tape. Between two neighbouring layers of a kind memory changes
@@ -125,8 +125,8 @@ class Step:
     last: bool = True
     waiting: int = 0
     losses: int = 0
-    average: str = "none"  # of the weights that is kept besides (policies.AVERAGES)
-    to_end: bool = False  # what is run again runs to its end (policies.EARLY_STOP)
+    average: str = "none"  # of the weights that is kept besides (words.training.AVERAGES)
+    to_end: bool = False  # what is run again runs to its end (words.training.EARLY_STOP)
     in_nodes: bool = False  # layers run in parts, beside those of another micro-batch
     offload_parameters: str = "none"
     offload_activations: str = "none"
@@ -245,7 +245,7 @@ class Step:
         )
 
     def recompute(self, kind: int) -> str:
-        """What of layers of this kind is run again whole (policies.Checkpointing), or ''."""
+        """What of layers of this kind is run again whole (words.training), or ''."""
         again = "" if self.blocks.kinds[kind].place == IDLE else self.blocks.kinds[kind].recompute
         return again if again in (OPERATIONS, LAYER) else ""
 
@@ -508,11 +508,6 @@ def optimizers(step: Step, alive: Alive) -> list[Instant]:
 def _shared(step: Step, places: tuple[str, ...] = (TOWER, IDLE, MAIN)) -> tuple[Group, Group]:
     """What the layers of these places read together: (until backward, forward only)."""
     return shared(_of_layers(step, places), step.checkpointed)
-
-
-def read_together(step: Step) -> tuple[Group, Group]:
-    """What all layers read: until backward, and in forward only."""
-    return _shared(step)
 
 
 def _of_layers(step: Step, places: tuple[str, ...]) -> tuple[Tape, ...]:

@@ -89,7 +89,7 @@ class Apart:
 
 def apart(one: Plan, other: Plan) -> Apart:
     """By how much the steps of two plans of one model must differ."""
-    table = _pairs()["training"]
+    table = _table("apart")["training"]
     (framework, architecture, work), others = like(one), like(other)
     if twin(one) == twin(other):
         own = table["own"].get(f"{framework}, {architecture}, {work}")
@@ -102,7 +102,7 @@ def apart(one: Plan, other: Plan) -> Apart:
 
 def apart_serving(one: Plan, other: Plan) -> Apart:
     """By how much the times per token of two servers of one model must differ."""
-    table = _pairs()["serving"]["mixture" if one.architecture.experts else "dense"]
+    table = _table("apart")["serving"]["mixture" if one.architecture.experts else "dense"]
     engine, gpu = one.engine == other.engine, one.accelerator.label == other.accelerator.label
     distance = (TWIN if gpu else LIKE) if engine else (GPU if gpu else ANY)
     return Apart(distance=distance, **table[distance])
@@ -126,8 +126,8 @@ def ranked(plans: Sequence[Plan], times: Sequence[float], told: Told = apart) ->
 
 
 @functools.cache
-def _pairs() -> Mapping[str, Any]:
-    path = files("presets").joinpath("evidence", "apart.toml")
+def _table(name: str) -> Mapping[str, Any]:
+    path = files("presets").joinpath("evidence", f"{name}.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
@@ -152,17 +152,10 @@ def twin(plan: Plan) -> str:
     return " ".join(map(str, (framework, work, m.family, *sizes, plan.accelerator.label)))
 
 
-@functools.cache
-def _table() -> Mapping[str, Any]:
-    path = files("presets").joinpath("evidence", "intervals.toml")
-    return tomllib.loads(path.read_text(encoding="utf-8"))
-
-
 def calibrated_interval() -> tuple[float, float]:
     """Measured over calibrated seconds, which 9 of 10 steps lie between that another measured step
     of their source and kind predicts (search.calibration)."""
-    found = _table()[CALIBRATED]
-    return found["low"], found["high"]
+    return _ends(CALIBRATED)
 
 
 def in_common() -> float:
@@ -173,13 +166,17 @@ def in_common() -> float:
 
 def farthest() -> tuple[float, float]:
     """Measured seconds over ours, which 9 of 10 steps of the least certain work lie between."""
-    found = _table()[ANY]
+    return _ends(ANY)
+
+
+def _ends(kind: str) -> tuple[float, float]:
+    found = _table("intervals")[kind]
     return found["low"], found["high"]
 
 
 def compared(plan: Plan) -> Compared:
     """The nearest measured steps of which there are enough."""
-    table, (framework, architecture, work) = _table(), like(plan)
+    table, (framework, architecture, work) = _table("intervals"), like(plan)
     keys = {
         TWIN: twin(plan),
         LIKE: f"{framework}, {architecture}, {work}",

@@ -226,13 +226,11 @@ class Links:
 
     def seconds(self, kind: str, total: Read) -> dict[str, Read]:
         """Seconds on each link for one collective of `total` bytes over the group."""
-        if kind == ALL_REDUCE:
-            return self.reduce(total)
-        if kind == SEND:
-            return self.send(total)
-        if kind == DISPATCH:
-            return self.dispatch(total)
-        return self.exchange(total) if kind == ALL_TO_ALL else self.gather(total)
+        own = {
+            ALL_REDUCE: self.reduce, SEND: self.send, DISPATCH: self.dispatch,
+            ALL_TO_ALL: self.exchange,
+        }  # fmt: skip
+        return own.get(kind, self.gather)(total)
 
     def of_pieces(self, kind: str, pieces: Sequence[Read]) -> dict[str, Read]:
         """The same of one collective for each piece, or of one for all of them if they are

@@ -116,7 +116,7 @@ class Works(tuple[tuple[Work, tuple[int, ...]], ...]):
 def works(tapes: tuple[Tape, ...], again: tuple[str, ...]) -> Works:
     """The operations of some tapes and which of the tapes have each; equal ones are one.
 
-    again   for each tape, what of it backward runs again (policies.Checkpointing)
+    again   for each tape, what of it backward runs again (words.training.Checkpointing)
     """
     found: dict[Work, list[int]] = {}
     for i, (block, word) in enumerate(zip(tapes, again, strict=True)):
@@ -278,7 +278,7 @@ class Speed:
         half: str = "",
         x: Any = PLAIN,
     ) -> Speed:
-        """`kernels`, `attention`: whose run (policies.KERNELS, policies.ATTENTION); half: the
+        """`kernels`, `attention`: whose run (KERNELS and ATTENTION of words.training); half: the
         dtype of products in 16 bits, where it is not `dtype`; x: how they are read, as
         numbers or as terms."""
         reached = constants.efficiency(gpu.architecture)

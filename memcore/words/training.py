@@ -1,4 +1,4 @@
-"""Policies: the words of a plan that choose how a step is run, as tables.
+"""Training: the words of a plan that choose how a step is run, as tables.
 
 To add one, add a row; a word that needs new behaviour gets it where its table is read.
 """

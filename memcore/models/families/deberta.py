@@ -148,7 +148,8 @@ def _of_distances(
         terms.append(_divided(t, _gathered(t, every, where, SCORES, name)))
         if len(terms) == 1:
             terms[0] = shift(t, terms[0], "nought and the first term")
-    return added(t, *terms, name="both terms")
+    content, distance = terms
+    return added(t, content, distance, "both terms")
 
 
 def _gathered(t: Tape, x: Tensor, index: Tensor, shape: Shape, name: str) -> Tensor:

@@ -5,24 +5,24 @@
   const here = new URL("./", window.location.origin + window.location.pathname).href;
   window.__streamlit = { BACKEND_BASE_URL: here };
 
-  // The server sends in one frame all that it has to say; here it is taken apart, in one task, so that
-  // the page is drawn once for all of it.
-  const each = ({ data, isTrusted, target }) => {
-    if (!isTrusted) return true; // one of these
-    const lengths = new DataView(data);
-    for (let at = 0; at < data.byteLength; ) {
+  // The server sends in one frame all that it has to say. It is taken apart in one task, so that the
+  // page is drawn once for all of it.
+  const apart = (event) => {
+    if (!event.isTrusted) return; // a part
+    event.stopImmediatePropagation();
+    const lengths = new DataView(event.data);
+    for (let at = 0; at < event.data.byteLength; ) {
       const from = at + 4;
       at = from + lengths.getUint32(at);
-      target.dispatchEvent(new MessageEvent("message", { data: data.slice(from, at) }));
+      event.target.dispatchEvent(new MessageEvent("message", { data: event.data.slice(from, at) }));
     }
-    return false;
   };
   const Socket = window.WebSocket;
   window.WebSocket = class extends Socket {
     constructor(address, ...more) {
       const ours = String(address).endsWith("/_stcore/stream");
       super(ours ? `${address}?in_one_frame` : address, ...more);
-      if (ours) this.addEventListener("message", (event) => each(event) || event.stopImmediatePropagation());
+      if (ours) this.addEventListener("message", apart);
     }
   };
 })();

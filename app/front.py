@@ -338,10 +338,13 @@ def hand_over_together() -> None:
     waits longer than its elements: a browser that hears of it alone draws the whole page for that,
     and then again, and most runs are over by then."""
     waiting: WeakKeyDictionary[AppSession, deque[Callable[[], None]]] = WeakKeyDictionary()
+    due: WeakKeyDictionary[AppSession, asyncio.TimerHandle] = WeakKeyDictionary()
     lock = threading.Lock()
 
     def take(session: AppSession) -> None:
         """On the server's thread: all that there is, in its order."""
+        if timer := due.pop(session, None):
+            timer.cancel()  # what the next run says waits for its own
         of = waiting[session]
         while of:
             try:
@@ -351,7 +354,7 @@ def hand_over_together() -> None:
                 session._event_loop.call_exception_handler(said)
 
     def later(session: AppSession, seconds: float) -> None:
-        session._event_loop.call_later(seconds, take, session)
+        due[session] = session._event_loop.call_later(seconds, take, session)
 
     def hear(
         self: AppSession, sender: ScriptRunner | None, event: ScriptRunnerEvent, **more: Any

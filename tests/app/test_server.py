@@ -259,6 +259,7 @@ class Session:
         self.heard: list[Any] = []
         self.woken: list[Callable[[], object]] = []
         self.later: list[tuple[float, Callable[[], object]]] = []
+        self.cancelled: list[float] = []
         self._event_loop = self
 
     def _handle_scriptrunner_event_on_event_loop(
@@ -271,8 +272,9 @@ class Session:
     def _call_soon_on_event_loop(self, callback: Callable[[], object]) -> None:
         self.woken.append(callback)
 
-    def call_later(self, seconds: float, take: Callable[[Any], None], of: Session) -> None:
+    def call_later(self, seconds: float, take: Callable[[Any], None], of: Session) -> Any:
         self.later.append((seconds, lambda: take(of)))
+        return SimpleNamespace(cancel=lambda: self.cancelled.append(seconds))
 
     def call_exception_handler(self, said: dict[str, Any]) -> None:
         self.heard.append(type(said["exception"]))
@@ -328,8 +330,14 @@ def test_what_a_run_says_is_heard_together_and_in_its_order(
     wake()
     assert session.heard[-2:] == ["six", ends]
     assert not front.ANSWERING
-    waited()  # finds nothing
-    assert session.heard[-1] == ends
+    assert session.cancelled[-1] == front.TOGETHER
+    session.cancelled.clear()
+    say(begins)
+    wake()
+    say(ends)
+    wake()
+    assert session.heard[-2:] == [begins, ends]
+    assert session.cancelled == [front.BEGINS]  # the next run waits for its own
 
 
 @pytest.mark.parametrize("asked", [True, False])

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -182,7 +182,8 @@ class Watch:
         self._asked(socket.url)
         runs = RUNS.setdefault(page, Runs())
         runs.ended = runs.begun  # of a run at the address before no end will be heard
-        socket.on("framereceived", runs.heard)
+        apart = messages if "in_one_frame" in socket.url else one  # of a page without a front
+        socket.on("framereceived", lambda frame: runs.heard(apart(frame)))
 
     def forget(self) -> None:
         self.errors.clear()
@@ -220,8 +221,15 @@ IDLE = """() => {
 }"""
 
 
-def messages(frame: bytes) -> Iterator[ForwardMsg]:
+def one(frame: str | bytes) -> Iterator[ForwardMsg]:
+    """What the server says in a frame to whoever does not ask for more in one."""
+    if isinstance(frame, bytes):
+        yield ForwardMsg.FromString(frame)
+
+
+def messages(frame: str | bytes) -> Iterator[ForwardMsg]:
     """What the server says in a frame, as front.js takes it apart."""
+    assert isinstance(frame, bytes)
     at = 0
     while at < len(frame):
         first, at = at + 4, at + 4 + int.from_bytes(frame[at : at + 4], "big")
@@ -237,8 +245,8 @@ class Runs:
     ended: int = 0
     whole: int = 0  # of those ended: of the page, and not of a fragment of it
 
-    def heard(self, payload: str | bytes) -> None:
-        for message in messages(payload) if isinstance(payload, bytes) else ():
+    def heard(self, messages: Iterable[ForwardMsg]) -> None:
+        for message in messages:
             kind = message.WhichOneof("type")
             self.begun += kind == "new_session"
             self.ended += kind == "script_finished"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -290,10 +291,9 @@ def _map(plan: Plan, now: Asked) -> None:
     )
     with st.container(horizontal=True):
         parts.download("Map (CSV)", lambda: list(heat.rows(found)), "memplan-map.csv")
-        drawn = heat.data(found, own)
-        parts.download_svg(
-            "Map (SVG)", lambda: svg.heat_map(drawn, parts.title()), "memplan-map.svg"
-        )
+        # Who presses may have no page any more, and so no plan: its title is found here.
+        picture = partial(svg.heat_map, heat.data(found, own), parts.title())
+        parts.download_svg("Map (SVG)", picture, "memplan-map.svg")
 
 
 # --- search --------------------------------------------------------------------------------------

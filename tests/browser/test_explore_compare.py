@@ -104,6 +104,20 @@ def test_plans_side_by_side_and_their_link(open_app: Open) -> None:
     expect(theirs.get_by_text("on the page").first).to_be_visible()
 
 
+def test_every_file_of_explore_comes_at_a_press(open_app: Open) -> None:
+    page = open_app("/explore?mb=1")
+    for look, files in (
+        ("sweep", ("sweep.csv",)),
+        ("map", ("map.csv", "map.svg")),
+        ("gpus", ("gpus.csv",)),
+    ):
+        page.goto(f"{page.url.partition('?')[0]}?mb=1&look={look}")
+        rig.settled(page)
+        for file in files:
+            key = reading.key_of_name(f"download_memplan-{file}")
+            assert reading.download(page, key).stat().st_size > 100, file
+
+
 def test_the_page_for_whoever_signs_has_the_plans_side_by_side(open_app: Open) -> None:
     pin = encode_pin(Plan(train={"zero": 2}), "<b>ZeRO 2")
     page = open_app(at("compare", Plan(), pin=pin))

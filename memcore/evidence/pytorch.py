@@ -140,14 +140,18 @@ def dispatched_peak(plan: Plan) -> int:
 def dispatched(found: Training) -> int:
     """The same of what is planned."""
     moments = (i for i in found.step.instants if i.id != "optimizer-step")
-    most = max(_dispatched(i, found.amounts) for i in moments)
+    most = max(dispatched_bytes(i, found.amounts)[0] for i in moments)
     return most - int(workspaces(found.amounts))
 
 
-def _dispatched(instant: Instant, amounts: Amounts) -> int:
+def dispatched_bytes(instant: Instant, amounts: Amounts) -> tuple[int, int]:
+    """The same of one instant, with cuBLAS's workspaces, and the step of its window where they
+    peak."""
     held = amounts.held(instant.holding)
     if not instant.window:
-        return int(held)
+        return int(held), 0
     rows, alive = instant.window.rows, instant.window.alive
     each = [0 if row.role is Role.KERNEL else amounts.bytes(row.shape, row.dtype) for row in rows]
-    return int(held + max(sum(each[i] for i in here) for here in alive))
+    sizes = [sum(each[i] for i in here) for here in alive]
+    most = max(sizes)
+    return int(held + most), sizes.index(most)

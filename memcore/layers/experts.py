@@ -89,7 +89,7 @@ NORMALISED = 3  # operations that Megatron starts for it: moe_utils.topk_routing
 
 def normalised(t: Tape, x: Tensor, name: str) -> Tensor:
     """x /= x.sum(-1), in place. Saves a copy of x and the sum."""
-    t.start(name, x, started=NORMALISED if t.kernels == "megatron" else 1)
+    t.start(name, x, started=NORMALISED if t.kernels == "megatron" else 2)
     total = t.new(f"{name}, sum", (*x.shape[:-1], 1), x.dtype)
     copy = t.new(f"{name}, before", x.shape, x.dtype)
     out = Tensor(x.storage, x.shape, x.dtype, False)
@@ -298,12 +298,12 @@ def _grouped(
     Every name in the original's function lives until it returns, whether needed or not. Where
     experts are shared out, rows that belong to none of this rank's are masked, though none comes.
     """
-    t.start("sort by expert", index)
+    t.start("sort by expert", index, started=2)  # and which tokens these are
     ids, order = (t.new(n, (count,), "int64") for n in ("experts, sorted", "order"))
     tokens = t.new("tokens, sorted", (count,), "int64")
     rows = taken(t, x, tokens, (count, stacks.width), "rows by expert")
     of_rows = taken(t, weights, order, (count, 1), "weights by expert")
-    t.start("count", ids)
+    t.start("count", ids, started=3)  # narrowed, counted and summed
     stack = w.up.shape[0]
     ids32, counts = t.new("ids", (count,), "int32"), t.new("rows", (stack,), "int32")
     offsets = t.new("offsets", (stack,), "int32")
@@ -325,7 +325,7 @@ def _grouped(
     if mask:
         out = masked_fill(t, out, mask, "down_proj, masked")
     weighted = multiply(t, out, of_rows, "weighted")
-    t.start("undo sort", order)
+    t.start("undo sort", order, started=2)  # a range, put where the order says
     back = t.new("order, inverted", (count,), "int64")
     unsorted = taken(t, weighted, back, (count, stacks.width), "rows by token")
     summed = cast(t, _summed(t, unsorted, result), x.dtype, "output")

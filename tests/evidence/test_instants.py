@@ -12,11 +12,12 @@ import pytest
 from tables import each
 
 from memcore import evidence
+from memcore.evidence.pytorch import dispatched_bytes
 from memcore.plan.plan import Plan
 from memcore.tape import ledger
 from memcore.tape.kinds import Role
 from memcore.tape.ledger import AUTOGRAD, Amounts
-from memcore.training.memory import instant_bytes, rows_alive
+from memcore.training.memory import rows_alive
 from memcore.training.steps import step_of, training_sizes
 
 # As a share of the whole peak; under autocast the reference keeps wider activations than a GPU.
@@ -57,7 +58,7 @@ def ours_at_peak(at_row):
     """Our peak of forward and backward: its instant's name, and bytes by kind."""
     plan = evidence.plan_of(ROWS[at_row])
     step, amounts = step_of(plan), Amounts(training_sizes(plan))
-    found = [(*instant_bytes(i, amounts), i) for i in step.instants if i.id != "optimizer-step"]
+    found = [(*dispatched_bytes(i, amounts), i) for i in step.instants if i.id != "optimizer-step"]
     _, at, peak = max(found, key=lambda f: f[0])
     kinds = Counter()
     for row, count, size in rows_alive(peak, at, amounts):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from memcore.frameworks.framework import Framework
-from memcore.frameworks.instants import backwards, embedding_backward, forwards, loss, loss_backward
+from memcore.frameworks.instants import forth_and_back, gradients_behind, whole_gradients
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
 from memcore.step.step import Alive, Instant, Step, optimizers, resident
-from memcore.tape.ledger import BACKWARD, Amounts, gradients, tied_gradient
+from memcore.tape.ledger import BACKWARD, Amounts, tied_gradient
 from memcore.timing.communication import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -23,34 +23,21 @@ from memcore.words.training import FRAMEWORKS
 
 def whole_model(step: Step) -> list[Instant]:
     """Every GPU has all parameters of its stage: PyTorch, DistributedDataParallel, Megatron."""
-    blocks, layers = step.blocks, step.running
     merge = step.keeps_gradients or step.accumulated
     base = resident(step)
-    made: Alive = [
-        *step.at_first((gradients(blocks.embed), 1)),
-        *step.made(step.layers.counts),
-        *step.at_last((gradients(blocks.head), 1)),
-    ]
-    if step.accumulated:
-        made = []  # there is a buffer for them, which `resident` counts
+    # There may be a buffer for them, which `resident` counts.
+    made = [] if step.accumulated else whole_gradients(step)
     before = base + (made if merge else [])
 
     def so_far(counts: list[int]) -> Alive:
         """Gradients made when these layers have run backward, beside those that were there."""
-        if merge:
-            again = [
-                (tied_gradient(tape), n) for tape, n in zip(blocks.layers, counts, strict=False)
-            ]
-            return [*step.at_last((tied_gradient(blocks.head), 1)), *again]
-        return [*step.at_last((gradients(blocks.head), 1)), *step.made(counts)]
+        layers = zip(step.blocks.layers, counts, strict=False)
+        again = [(tied_gradient(tape), n) for tape, n in layers] if merge else []
+        return [*gradients_behind(step, counts, merge), *again]
 
     return [
         *step.between(before),
-        *forwards(step, lambda i: before),
-        *loss(step, before),
-        *loss_backward(step, before, merge),
-        *backwards(step, lambda i: [*before, *so_far(layers.after(i))], merge),
-        *embedding_backward(step, [*before, *so_far(layers.counts)], merge),
+        *forth_and_back(step, before, before, before, so_far, merge),
         *optimizers(step, base + made),
     ]
 

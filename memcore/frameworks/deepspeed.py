@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from memcore.frameworks.framework import Framework
 from memcore.frameworks.fsdp2 import sharded
-from memcore.frameworks.instants import backwards, embedding_backward, forwards, loss, loss_backward
+from memcore.frameworks.instants import forth_and_back, gradients_behind, whole_gradients
 from memcore.hardware import constants
 from memcore.kept import kept
 from memcore.plan.plan import Plan
@@ -48,7 +48,6 @@ from memcore.tape.dims import (
     SUBGROUP,
     SWAPPED,
     UNREDUCED,
-    Dim,
     Factor,
     Number,
     ceil_div,
@@ -58,7 +57,7 @@ from memcore.tape.dims import (
     minimum,
     where,
 )
-from memcore.tape.ledger import BACKWARD, Amounts, Group, Template, gradients, tied_gradient
+from memcore.tape.ledger import BACKWARD, Amounts, Group, Template
 from memcore.tape.tape import Storage, Tape
 from memcore.timing.communication import (
     ALL_GATHER,
@@ -249,15 +248,10 @@ def instants(step: Step) -> list[Instant]:
     Stages 0 and 1 keep whole gradients until backward is over; 2 and 3 copy each into the bucket as
     soon as it is there, so that it is gone then.
     """
-    blocks, layers = step.blocks, step.running
     whole = step.zero < 2
     merge = step.keeps_gradients or not whole
     base = always(step)
-    made: Alive = [
-        *step.at_first((gradients(blocks.embed), 1)),
-        *step.made(step.layers.counts),
-        *step.at_last((gradients(blocks.head), 1)),
-    ]
+    made = whole_gradients(step)
     before = list(base)
     if step.keeps_gradients and whole:
         before += made
@@ -267,17 +261,11 @@ def instants(step: Step) -> list[Instant]:
     backward = [*running, *reducing(step)]
 
     def so_far(counts: list[int]) -> Alive:
-        if merge:
-            return step.at_last((tied_gradient(blocks.head), 1))
-        return [*step.at_last((gradients(blocks.head), 1)), *step.made(counts)]
+        return gradients_behind(step, counts, merge)
 
     return [
         *step.between(before),
-        *forwards(step, lambda i: running),
-        *loss(step, running),
-        *loss_backward(step, [*running, *bucket(step)], merge),
-        *backwards(step, lambda i: [*backward, *so_far(layers.after(i))], merge),
-        *embedding_backward(step, [*backward, *so_far(layers.counts)], merge),
+        *forth_and_back(step, running, [*running, *bucket(step)], backward, so_far, merge),
         *_ending(step, base, made),
     ]
 
@@ -286,9 +274,9 @@ def _ending(step: Step, base: Alive, made: Alive) -> list[Instant]:
     """What comes after backward: the rest of reduction, the norm, the step."""
     half, offloaded = step.copies.gradient, step.offload != "none"
 
-    def cast(size: Dim, name: str, times: int = 1) -> Alive:
+    def cast(size: Factor, name: str) -> Alive:
         why = "gradients in fp32, which the optimizer reads"
-        return [(buffer(name, size, "fp32", "optimizer step", why), times)]
+        return [(buffer(name, size, "fp32", "optimizer step", why), 1)]
 
     def norm() -> Alive:
         why = "the norm of each gradient is taken in double precision"
@@ -334,15 +322,12 @@ def _ending(step: Step, base: Alive, made: Alive) -> list[Instant]:
         return [*out, done]
     why = "this GPU's part, made one tensor"
     taken = buffer("gradients, flattened", flat((GROUP,), STATE), half, "optimizer step", why)
-    why = "gradients in fp32, which the optimizer reads"
-    wide_part = buffer(
-        "gradients (fp32), flat", flat((GROUP,), STATE), "fp32", "optimizer step", why
-    )
+    wide = cast(flat((GROUP,), STATE), "gradients (fp32), flat")
     return [
         *out,
         Instant("gradient-norm", "Gradient norm", [*base, *kept, *norm()]),
-        Instant("gradient-cast", "Gradients to fp32", [*base, *kept, (taken, 1), (wide_part, 1)]),
-        Instant(done.id, done.label, [*done.alive, (wide_part, 1)]),
+        Instant("gradient-cast", "Gradients to fp32", [*base, *kept, (taken, 1), *wide]),
+        Instant(done.id, done.label, [*done.alive, *wide]),
     ]
 
 

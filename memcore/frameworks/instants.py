@@ -15,7 +15,7 @@ from memcore.step.step import (
     left_until_end,
     waiting,
 )
-from memcore.tape.ledger import BACKWARD, FORWARD, window
+from memcore.tape.ledger import BACKWARD, FORWARD, gradients, tied_gradient, window
 
 Told = Sequence[tuple[str, str, int]]  # layers that are told apart: id, label and index of each
 
@@ -66,6 +66,45 @@ def embedding_backward(step: Step, alive: Alive, merge: bool = False) -> list[In
     there = [*alive, *left_until_end(step), *waiting(step)]
     run = window(step.blocks.embed, BACKWARD, merge)
     return [Instant(name, label, there, run, BACKWARD, EMBEDDING_RUNS)]
+
+
+def forth_and_back(
+    step: Step,
+    forward: Alive,
+    turning: Alive,
+    backward: Alive,
+    so_far: Callable[[list[int]], Alive],
+    merge: bool,
+) -> list[Instant]:
+    """Forward, loss and backward where each has the same alive in every layer, besides activations;
+    `turning`: in the loss's backward. `so_far`: what backward has left when so many layers of each
+    kind are through."""
+    layers = step.running
+    return [
+        *forwards(step, lambda i: forward),
+        *loss(step, forward),
+        *loss_backward(step, turning, merge),
+        *backwards(step, lambda i: [*backward, *so_far(layers.after(i))], merge),
+        *embedding_backward(step, [*backward, *so_far(layers.counts)], merge),
+    ]
+
+
+def whole_gradients(step: Step) -> Alive:
+    """Gradients of all weights of the stage, as its backward leaves them."""
+    blocks = step.blocks
+    return [
+        *step.at_first((gradients(blocks.embed), 1)),
+        *step.made(step.layers.counts),
+        *step.at_last((gradients(blocks.head), 1)),
+    ]
+
+
+def gradients_behind(step: Step, counts: list[int], merge: bool) -> Alive:
+    """Gradients when the head and so many layers of each kind have run backward; `merge`: they are
+    added to those that are there, but for that of a table which head and embedding share."""
+    if merge:
+        return step.at_last((tied_gradient(step.blocks.head), 1))
+    return [*step.at_last((gradients(step.blocks.head), 1)), *step.made(counts)]
 
 
 def behind(step: Step, i: int) -> Alive:

@@ -20,14 +20,14 @@ from dataclasses import replace
 
 from memcore.frameworks.deepspeed import buffer, partition
 from memcore.frameworks.framework import Framework
-from memcore.frameworks.instants import backwards, embedding_backward, forwards, loss, loss_backward
+from memcore.frameworks.instants import forth_and_back, gradients_behind, whole_gradients
 from memcore.frameworks.megatron import MEGATRON, data_parallel
 from memcore.kept import kept
 from memcore.layers.ops import HIDDEN
 from memcore.plan.plan import Plan
 from memcore.step.step import Alive, Instant, Step, resident, stepping, waiting
 from memcore.tape.dims import BUCKET, CP, TP, VOCAB, B, D, S, Shape
-from memcore.tape.ledger import Amounts, Group, Template, gradients, tied_gradient
+from memcore.tape.ledger import Amounts, Group, Template
 from memcore.timing.communication import Beside, Move
 from memcore.words.training import COPIES, LAYER
 
@@ -114,38 +114,27 @@ def instants(step: Step) -> list[Instant]:
     """Every GPU has all 16-bit weights of its stage and gradients of all of them, and its part of
     the optimizer's states. The last stage has two slots for what it puts out, or as many as there
     are micro-batches."""
-    blocks, layers, half = step.blocks, step.running, step.copies.compute
+    half = step.copies.compute
     merge = step.keeps_gradients and not step.accumulated
     slots = 2 if step.keeps_gradients else 1
     base = [*resident(step), (_received(step.first, step.last, half), 1)]
-    made: Alive = [
-        *step.at_first((gradients(blocks.embed), 1)),
-        *step.made(step.layers.counts),
-        *step.at_last((gradients(blocks.head), 1)),
-    ]
+    made = whole_gradients(step)
     before = base + (made if step.keeps_gradients else [])
     forward = [*before, *_put_out(step, slots)]
     # BF16_Optimizer drops those of the micro-batch before when backward begins (clear_lp_grads).
     begun = [*(before if merge else base), *_put_out(step, slots - 1)]
     there = [*begun, (step.handed, 1), (_restored(half), int(not step.last))]
     behind = [*there, *step.at_last((LOGITS, 1))]
-    every = _checkpoints(step, layers.counts)
+    every = _checkpoints(step, step.running.counts)
 
     def so_far(counts: list[int]) -> Alive:
-        held = _checkpoints(step, counts)
-        if merge:
-            return [*held, *step.at_last((tied_gradient(blocks.head), 1))]
-        return [*held, *step.at_last((gradients(blocks.head), 1)), *step.made(counts)]
+        return [*_checkpoints(step, counts), *gradients_behind(step, counts, merge)]
 
     ending = base + _put_out(step, slots)
     adding = [*behind, *every, *made, *waiting(step)]
     return [
         *step.between(forward),
-        *forwards(step, lambda i: forward),
-        *loss(step, forward),
-        *loss_backward(step, there, merge),
-        *backwards(step, lambda i: [*behind, *so_far(layers.after(i))], merge),
-        *embedding_backward(step, [*behind, *so_far(layers.counts)], merge),
+        *forth_and_back(step, forward, there, behind, so_far, merge),
         *(_summing(step, adding, ending + made) if step.accumulated else []),
         *([] if step.accumulated else _reducing(step, ending, made)),
     ]

@@ -379,7 +379,7 @@ def exchanged(t: Tape, x: Tensor, rows: Factor, name: str, result: str = "") -> 
     most = x if x.shape[0] is ARRIVED else out  # what the fullest rank sends, or receives
     t.send("rows of experts", "all-to-all", EP, most.shape, x.dtype)
     t.send("gradients of rows", "all-to-all", EP, most.shape, x.dtype, backward=True)
-    t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    t.finish(name, [x], out, [], t.grads(f"{name} grad", x))
     return out
 
 

@@ -222,7 +222,7 @@ def _collected(t: Tape, s: Structure, x: Tensor) -> Tensor:
     out = t.new("rows of every rank", (COMPUTED, *x.shape[1:]), x.dtype)
     t.send("rows of experts", "all-gather", ETP, out.shape, x.dtype)
     t.send("gradients of rows", "reduce-scatter", ETP, out.shape, x.dtype, backward=True)
-    t.finish("gather", [x], out, [], lambda g: [t.new("gather grad", x.shape, x.dtype)])
+    t.finish("gather", [x], out, [], t.grads("gather grad", x))
     return out
 
 
@@ -235,7 +235,7 @@ def _shared_out(t: Tape, s: Structure, x: Tensor, rows: Factor) -> Tensor:
     out = t.new("rows of this rank", (rows, *x.shape[1:]), x.dtype)
     t.send("results of experts", "reduce-scatter", ETP, x.shape, x.dtype)
     t.send("gradients of results", "all-gather", ETP, x.shape, x.dtype, backward=True)
-    t.finish("reduce-scatter", [x], out, [], lambda g: [t.new("rows grad", x.shape, x.dtype)])
+    t.finish("reduce-scatter", [x], out, [], t.grads("rows grad", x))
     return out
 
 
@@ -244,11 +244,7 @@ def _sorted(t: Tape, rows: list[Tensor], name: str) -> list[Tensor]:
     t.start(name, *rows, started=SORT)
     row_map = t.new(f"{name}, row map", rows[0].shape[:1], "int32")
     outs = [t.new(f"{name}, result", of.shape, of.dtype) for of in rows]
-
-    def backward(g: Gradients) -> Gradients:
-        return [t.new(f"{name} grad", of.shape, of.dtype) for of in rows]
-
-    t.finish(name, rows, outs, [row_map], backward)
+    t.finish(name, rows, outs, [row_map], t.grads(f"{name} grad", *rows))
     return outs
 
 

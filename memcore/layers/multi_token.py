@@ -90,7 +90,7 @@ def _projected(t: Tape, both: Tensor) -> Tensor:
         return Tensor(x.storage, HIDDEN, x.dtype, x.needs_grad, x.node, x.index)
     t.start("gather", x)
     whole = t.new("projected, gathered", (*TOKENS, D), x.dtype)
-    t.finish("gather", [x], whole, [], lambda g: [t.new("gather grad", x.shape, x.dtype)])
+    t.finish("gather", [x], whole, [], t.grads("gather grad", x))
     return scatter(t, whole)
 
 
@@ -100,7 +100,7 @@ def _joined(t: Tape, states: list[Tensor]) -> list[Tensor]:
     every = t.new("hidden states", (len(states), *HIDDEN), states[0].dtype)
     t.finish("join", states, every, [], lambda g: [g[0]] * len(states))
     parts = [Tensor(every.storage, HIDDEN, every.dtype, False) for _ in states]
-    t.finish("chunk", [every], parts, [], lambda g: [t.new("chunk grad", every.shape, every.dtype)])
+    t.finish("chunk", [every], parts, [], t.grads("chunk grad", every))
     return parts
 
 

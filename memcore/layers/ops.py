@@ -78,7 +78,7 @@ from memcore.tape.structure import (
     SPANS,
     Structure,
 )
-from memcore.tape.tape import Gradients, Tape, Tensor
+from memcore.tape.tape import Tape, Tensor
 from memcore.words.training import CORE_ATTN, LAYERNORM, MLP
 
 FUSED_GATES = ("silu", "gelu")  # activations that Liger has a gated kernel for
@@ -658,7 +658,7 @@ def sequence_classifier(t: Tape, s: Structure, x: Tensor, width: Factor = D) -> 
     rows, last = t.new("sequences", (B,), "int64"), t.new("last tokens", (B,), "int64")
     chosen = t.new("of the last tokens", (B, CLASSES), logits.dtype)
     t.finish("of the last tokens", [logits], chosen, [rows, last],
-             lambda g: [t.new("score grad", logits.shape, logits.dtype)])  # fmt: skip
+             t.grads("score grad", logits))  # fmt: skip
     return classes_loss(t, s, chosen)
 
 
@@ -680,7 +680,7 @@ def _against(t: Tape, read: Tensor, targets: Tensor, name: str, dtype: str) -> T
     t.start(name, read, targets)
     loss = t.new("loss", (), dtype)
     both = [read, targets]
-    t.finish(name, [read], loss, both, lambda g: [t.new("logits grad", read.shape, read.dtype)])
+    t.finish(name, [read], loss, both, t.grads("logits grad", read))
     return loss
 
 
@@ -721,9 +721,5 @@ def value_head(t: Tape, x: Tensor, width: Factor = D) -> Tensor:
         t.start("squared error", values, returns)
         difference = t.new("difference", values.shape, "fp32")
         loss = t.new("loss", (), "fp32")
-
-        def backward(g: Gradients) -> Gradients:
-            return [t.new("values grad", values.shape, "fp32")]
-
-        t.finish("squared error", [values], loss, [difference], backward)
+        t.finish("squared error", [values], loss, [difference], t.grads("values grad", values))
         return loss

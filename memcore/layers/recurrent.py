@@ -57,7 +57,7 @@ from memcore.tape.scans import (
     split_conv1d_scan,
 )
 from memcore.tape.structure import Structure
-from memcore.tape.tape import Gradients, Tape, Tensor
+from memcore.tape.tape import Tape, Tensor
 
 STATE: Shape = (SSM_HEADS / TP, SSM_DIM, SSM_STATE)  # what a layer keeps of a sequence,
 CONVOLUTION: Shape = (CONVOLVED / TP, KEPT_TOKENS)  # and of its last tokens
@@ -330,9 +330,5 @@ def _kernel(
     within = [t.new("states between spans", *between)] if between else []
     out = t.new("out", shape, inputs[0].dtype)
     t.use(*within)
-
-    def backward(g: Gradients) -> Gradients:
-        return [t.new(f"{name} grad", x.shape, x.dtype) for x in inputs]
-
-    t.finish(name, inputs, out, [], backward, flops=flops)
+    t.finish(name, inputs, out, [], t.grads(f"{name} grad", *inputs), flops=flops)
     return out

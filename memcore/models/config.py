@@ -18,15 +18,8 @@ MAX_CONFIG_DEPTH = 20
 def parse_config(text: str | bytes) -> dict[str, Any]:
     """A config.json's text as a dictionary, bounded in size and depth. Raises PlanError."""
     if len(text) > MAX_CONFIG_BYTES:
-        raise PlanError(
-            [
-                Issue(
-                    "model",
-                    f"the file has {len(text):,} bytes; a config.json has at most "
-                    f"{MAX_CONFIG_BYTES:,}. Drop the config, not the weights",
-                )
-            ]
-        )
+        most = f"a config.json has at most {MAX_CONFIG_BYTES:,}. Drop the config, not the weights"
+        raise PlanError([Issue("model", f"the file has {len(text):,} bytes; {most}")])
     try:
         value = json.loads(text)
     except RecursionError:

@@ -314,7 +314,7 @@ def turned(t: Tape, x: Tensor, name: str) -> Tensor:
     table = t.shared("rotary angles", (S / CP, ROTARY), "fp32")
     t.start(name, x, table)
     out = t.new(name, x.shape, x.dtype)
-    t.finish(name, [x], out, [table], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    t.finish(name, [x], out, [table], t.grads(f"{name} grad", x))
     return out
 
 
@@ -322,7 +322,7 @@ def activated(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
     """Megatron's fused activation (SwiGLU of both halves, or bias and GELU): saves its input."""
     t.start(name, x)
     out = t.new(name, shape, x.dtype)
-    t.finish(name, [x], out, [x], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    t.finish(name, [x], out, [x], t.grads(f"{name} grad", x))
     return out
 
 

@@ -47,11 +47,7 @@ def cast(t: Tape, x: Tensor, dtype: str, name: str) -> Tensor:
         return x
     t.start(name, x)
     out = t.new(name, x.shape, dtype)
-
-    def backward(g: Gradients) -> Gradients:
-        return [t.new(f"{name} grad", x.shape, x.dtype)]
-
-    t.finish(name, [x], out, [], backward)
+    t.finish(name, [x], out, [], t.grads(f"{name} grad", x))
     return out
 
 
@@ -342,7 +338,7 @@ def _parts_joined(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
     t.start(name, x)
     t.send(name, "all-gather", TP, shape, x.dtype)
     out = t.new(name, shape, x.dtype)
-    t.finish(name, [x], out, [], lambda g: [t.new(f"{name} grad, own", x.shape, x.dtype)])
+    t.finish(name, [x], out, [], t.grads(f"{name} grad, own", x))
     return out
 
 
@@ -353,7 +349,7 @@ def _own_tokens(t: Tape, x: Tensor) -> Tensor:
         return x
     out = Tensor(x.storage, (B, S / CP / SEQ, *x.shape[2:]), x.dtype, False)
     t.send(GRADIENTS_OF_TOKENS, "all-gather", TP, x.shape, x.dtype, backward=True)
-    t.finish("own tokens", [x], out, [], lambda g: [t.new("grad, gathered", x.shape, x.dtype)])
+    t.finish("own tokens", [x], out, [], t.grads("grad, gathered", x))
     return out
 
 
@@ -642,7 +638,7 @@ def unary(
     out = t.new(name, x.shape if shape is None else shape, x.dtype, fixed)
     named = grad or f"{name} grad"
     saved = [x] if saves_input else []
-    t.finish(name, [x], out, saved, lambda g: [t.new(named, x.shape, x.dtype)])
+    t.finish(name, [x], out, saved, t.grads(named, x))
     return out
 
 
@@ -733,7 +729,7 @@ def keeps_result(t: Tape, x: Tensor, name: str) -> Tensor:
     """An elementwise function whose derivative needs its result: rsqrt, tanh, relu. Saves it."""
     t.start(name, x)
     out = t.new(name, x.shape, x.dtype)
-    t.finish(name, [x], out, [out], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    t.finish(name, [x], out, [out], t.grads(f"{name} grad", x))
     return out
 
 
@@ -768,7 +764,7 @@ def indexed(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
     t.start(name, x)
     out = t.new(name, shape, x.dtype)
     index = t.new(f"{name}, indices", (1,), "int64")
-    t.finish(name, [x], out, [index], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    t.finish(name, [x], out, [index], t.grads(f"{name} grad", x))
     return out
 
 
@@ -804,7 +800,7 @@ def masked_fill(t: Tape, x: Tensor, mask: Tensor, name: str, in_place: bool = Fa
     """x.masked_fill(mask, number), or torch.where(mask, x, number). Saves the mask."""
     t.start(name, x, mask)
     out = Tensor(x.storage, x.shape, x.dtype, False) if in_place else t.new(name, x.shape, x.dtype)
-    t.finish(name, [x], out, [mask], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    t.finish(name, [x], out, [mask], t.grads(f"{name} grad", x))
     return out
 
 
@@ -814,7 +810,7 @@ def dropout(t: Tape, x: Tensor, name: str) -> Tensor:
         t.start("dropout", x)
         mask = t.new("mask", x.shape, "bool", fixed=True)
         out = t.new("out", x.shape, x.dtype)
-        t.finish("dropout", [x], out, [mask], lambda g: [t.new("dropout grad", x.shape, x.dtype)])
+        t.finish("dropout", [x], out, [mask], t.grads("dropout grad", x))
         return out
 
 
@@ -932,9 +928,9 @@ def split(t: Tape, x: Tensor, shapes: Sequence[Shape], sliced: bool = False) -> 
     outs = [Tensor(x.storage, shape, x.dtype, False) for shape in shapes]
     if sliced:
         for out in outs:
-            t.finish("slice", [x], out, [], lambda g: [t.new("slice grad", x.shape, x.dtype)])
+            t.finish("slice", [x], out, [], t.grads("slice grad", x))
         return outs
-    t.finish("split", [x], outs, [], lambda g: [t.new("split grad", x.shape, x.dtype)])
+    t.finish("split", [x], outs, [], t.grads("split grad", x))
     return outs
 
 

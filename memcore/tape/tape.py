@@ -375,6 +375,10 @@ class Tape:
                     storage.sources = tuple(self._current.sources)
         return Tensor(storage, shape, dtype, needs_grad=False)
 
+    def grads(self, name: str, *of: Tensor) -> Callable[[Gradients], Gradients]:
+        """A backward that makes a gradient of this name for each of these tensors."""
+        return lambda g: [self.new(name, x.shape, x.dtype) for x in of]
+
     def use(self, *tensors: Tensor) -> None:
         """Forward: these are read now, so they live at least until now."""
         for t in tensors:

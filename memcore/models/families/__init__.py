@@ -1,7 +1,8 @@
-"""Families: the architectures, one file each: what their config.json says and how they run.
+"""Families: the architectures: what their config.json says and how they run.
 
-To add one: a file called as its model_type, with a FAMILY. The sources are the modelling files of
-transformers 5.23.0.
+To add one: a file called as its model_type, with a FAMILY; of one that differs from another in a
+norm, an MLP or a router, a row of FAMILIES beside it (kin.py has those with Llama's attention). The
+sources are the modelling files of transformers 5.23.0.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from memcore.layers.ops import (
     labelled_loss,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import ALL, HF_ONLY, Family
+from memcore.models.families.family import ALL, HF_ONLY, Family, own_keys
 from memcore.models.families.t5 import ENCODER, HEARD
 from memcore.models.families.whisper import ALIASES, HEARD_HEADS, across
 from memcore.models.model import Model
@@ -103,11 +103,8 @@ def _reads(
                 family=family,
                 label=label,
                 layers=k.count(f"{which}_layers", layers, 100_000),
-                hidden_size=hidden,
+                **own_keys(hidden, heads),
                 intermediate_size=k.count(f"{which}_ffn_dim", inner),
-                heads=heads,
-                kv_heads=heads,
-                head_dim=max(1, hidden // heads),
                 vocab_size=words,
                 max_positions=positions,
                 position_rows=positions + (own["positions"] in (LEARNED, MADE)) * OFFSET,
@@ -246,7 +243,7 @@ def _classified(t: Tape, s: Structure, x: Tensor) -> Tensor:
     ends = t.new("which tokens end a sequence", TOKENS, "bool")
     t.start("last tokens", x)
     h = t.new("of the last tokens", (B, D), x.dtype)
-    t.finish("last tokens", [x], h, [ends], lambda g: [t.new("grad", x.shape, x.dtype)])
+    t.finish("last tokens", [x], h, [ends], t.grads("grad", x))
     if s.traits.label_dropout:
         h = dropout(t, h, "dropout of states")
     h = keeps_result(t, linear(t, "dense", h, D, D, bias=True), "tanh")

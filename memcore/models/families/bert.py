@@ -1,5 +1,5 @@
-"""BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT and ELECTRA, trained on masked tokens: every
-token sees every other, norms come last.
+"""BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, ELECTRA and ALBERT, trained on masked tokens:
+every token sees every other, norms come last.
 
 BertForMaskedLM and RobertaForMaskedLM: no pooler; the loss is over all positions.
 BertForSequenceClassification and RobertaForSequenceClassification read the first token,
@@ -8,6 +8,9 @@ pooler, which is not read here. DistilBERT has no types and no pooler.
 ELECTRA has no pooler, and its embedding may be narrower than its layers; its generator is
 ElectraForMaskedLM, its discriminator, which says of each token whether it was replaced,
 ElectraForPreTraining.
+ALBERT's layers are one set of weights, behind a narrow embedding. The last one is planned as that
+which has them: its gradient comes first in backward and waits for those of the layers before it,
+which are added to it. transformers' code of it has no checkpointing.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import encoder
+from memcore.models.families.family import encoder, own_keys
 from memcore.models.model import Model
 from memcore.tape.dims import (
     CLASSES,
@@ -48,9 +51,10 @@ from memcore.tape.dims import (
     Q,
     S,
 )
-from memcore.tape.kinds import EVERY, Part
+from memcore.tape.kinds import EVERY, Part, tied
 from memcore.tape.primitives import (
     add,
+    dropout,
     embedding,
     heads_first,
     keeps_result,
@@ -100,11 +104,8 @@ def encoder_config(
         family=family,
         label=label,
         layers=layers,
-        hidden_size=hidden,
+        **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", intermediate),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=max(1, hidden // heads),
         vocab_size=k.count("vocab_size", vocab),
         max_positions=rows - offset,
         position_rows=rows,
@@ -220,9 +221,9 @@ def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 def decoded(t: Tape, s: Structure, h: Tensor, width: Factor) -> Tensor:
     """The logits of a head on masked tokens."""
-    tied = s.traits.tied_embeddings
-    logits = linear(t, "decoder", h, width, VOCAB / TP, bias=True, tied=tied)
-    if not tied and s.family in ("bert", "albert", "deberta-v2", *ROBERTAS):
+    own = s.traits.tied_embeddings
+    logits = linear(t, "decoder", h, width, VOCAB / TP, bias=True, tied=own)
+    if not own and s.family in ("bert", "albert", "deberta-v2", *ROBERTAS):
         # What is tied to the head's bias else, and read nowhere.
         t.parameter("bias", (VOCAB / TP,), idle=True)
     return logits
@@ -246,11 +247,8 @@ def _distilbert(k: Keys, label: str) -> Model:
         family="distilbert",
         label=label,
         layers=layers,
-        hidden_size=hidden,
+        **own_keys(hidden, heads),
         intermediate_size=k.count("hidden_dim", 3072),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=max(1, hidden // heads),
         vocab_size=k.count("vocab_size", 30_522),
         max_positions=rows,
         position_rows=rows,
@@ -262,6 +260,48 @@ def _distilbert(k: Keys, label: str) -> Model:
             residual_dropout=k.dropout("dropout", 0.1),
         ),
     )
+
+
+def _albert(k: Keys, label: str) -> Model:
+    for key in ("num_hidden_groups", "inner_group_num"):
+        if k.count(key, 1) != 1:
+            k.fail(key, "only 1 is planned: one set of weights for all layers")
+    k.refuse("chunk_size_feed_forward", 0, None)
+    own = {"hidden_act": "gelu_new", "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
+    k.config = {**own, **k.config}
+    model = encoder_config(
+        k, label, "albert", 30_000, 0, hidden=4096, heads=64, intermediate=16_384
+    )
+    said = k.config.get("classifier_dropout_prob", 0.1)
+    drops = k.dropout("classifier_dropout_prob" if said is not None else "hidden_dropout_prob", 0.1)
+    return replace(
+        model,
+        embedding_size=k.count("embedding_size", 128),
+        kinds=(*(tied(EVERY),) * (model.layers - 1), EVERY),
+        traits=replace(model.traits, projected_embeddings=True, label_dropout=drops),
+    )
+
+
+def _albert_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = dropped(t, s, attention(t, s, x, EVERY), "attention dropout")
+    x = layer_norm(t, add(t, x, h, "residual"), D, "attention.LayerNorm")
+    h = plain_mlp(t, x, s.traits.activation, True, ("ffn", "ffn_output"))
+    return layer_norm(t, add(t, h, x, "residual"), D, "full_layer_layer_norm")
+
+
+def _albert_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    if s.head == MASKED:
+        h = activation(t, linear(t, "dense", x, D, EMBED, bias=True), s.traits.activation)
+        h = layer_norm(t, h, EMBED, "LayerNorm")
+        return labelled_loss(t, decoded(t, s, h, EMBED))
+    if s.head not in (CLASSIFICATION, LABELLED):
+        return head(t, s, x)
+    of_all = s.head == CLASSIFICATION
+    h = pooled(t, s, x) if of_all else x
+    if s.traits.label_dropout:
+        h = dropout(t, h, "classifier dropout")
+    logits = linear(t, "classifier", h, D, CLASSES, bias=True)
+    return classes_loss(t, s, logits) if of_all else labelled_loss(t, logits)
 
 
 def encoder_classes(stem: str) -> dict[str, str]:
@@ -298,6 +338,11 @@ FAMILIES = {
         _layer,
         head,
         {**every_class("Electra"), "ElectraForPreTraining": REPLACED},
+    ),
+    "albert": replace(
+        encoder(_albert, embed, _albert_layer, _albert_head, every_class("Albert")),
+        checkpoints=False, shares=True, unsharded="its layers are one set of weights",
+        note="Its code in transformers has no checkpointing: layers keep all that backward needs.",
     ),
     "distilbert": replace(
         encoder(_distilbert, embed, _layer, head, every_class("DistilBert")),

@@ -6,7 +6,7 @@ from memcore.layers.ops import TOKENS, head_behind
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.bart import DROPPED, LEARNED, OFFSET, feed_forward, placed
 from memcore.models.families.bart import self_attention as attention
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes, own_keys
 from memcore.models.model import Model
 from memcore.tape.dims import TP, VOCAB, D
 from memcore.tape.kinds import FULL
@@ -27,11 +27,8 @@ def _config(k: Keys, label: str) -> Model:
         family="biogpt",
         label=label,
         layers=k.count("num_hidden_layers", 24, 100_000),
-        hidden_size=hidden,
+        **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", 4096),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=max(1, hidden // heads),
         vocab_size=k.count("vocab_size", 42_384),
         max_positions=positions,
         position_rows=positions + OFFSET,

@@ -23,7 +23,7 @@ from memcore.layers.ops import (
     weighted_values,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes, own_keys
 from memcore.models.model import Model
 from memcore.tape.dims import CP, HEAD_DIM, HEADS, QKV, TP, B, D, F, Q, S
 from memcore.tape.kinds import Part, Role
@@ -54,11 +54,8 @@ def _bloom(k: Keys, label: str) -> Model:
         family="bloom",
         label=label,
         layers=k.count("n_layer", 2, 100_000),
-        hidden_size=hidden,
+        **own_keys(hidden, heads),
         intermediate_size=4 * hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=max(1, hidden // heads),
         vocab_size=k.count("vocab_size", 250_880),
         max_positions=k.count_or("seq_length", 2048),
         traits=Traits(
@@ -131,11 +128,8 @@ def _mpt(k: Keys, label: str) -> Model:
         family="mpt",
         label=label,
         layers=k.count("n_layers", 24, 100_000),
-        hidden_size=hidden,
+        **own_keys(hidden, heads),
         intermediate_size=4 * hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=max(1, hidden // heads),
         vocab_size=k.count("vocab_size", 50_368),
         max_positions=k.count("max_seq_len", 2048),
         traits=Traits(

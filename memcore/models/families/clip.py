@@ -121,7 +121,7 @@ def _told(t: Tape, x: Tensor) -> Tensor:
     ids = t.new("sequences", (B,), "int64"), t.new("last tokens", (B,), "int64")
     t.start("last tokens", x)
     last = t.new("of the last tokens", (B, D), x.dtype)
-    t.finish("last tokens", [x], last, [*ids], lambda g: [t.new("grad", x.shape, x.dtype)])
+    t.finish("last tokens", [x], last, [*ids], t.grads("grad", x))
     return linear(t, "text_projection", last, D, PROJECTED, bias=False)
 
 

@@ -149,7 +149,7 @@ def _jittered(t: Tape, x: Tensor) -> Tensor:
     t.start("jittered", x)
     noise = t.new("noise", x.shape, x.dtype)
     out = Tensor(x.storage, x.shape, x.dtype, False)
-    t.finish("jittered", [x], out, [noise], lambda g: [t.new("jitter grad", x.shape, x.dtype)])
+    t.finish("jittered", [x], out, [noise], t.grads("jitter grad", x))
     return out
 
 
@@ -206,7 +206,7 @@ def _view(t: Tape, w: Tensor, name: str) -> Tensor:
 def _own(t: Tape, w: Tensor, name: str) -> Tensor:
     """One expert's rows of a matrix, a view. Its gradient is that of the whole."""
     out = Tensor(w.storage, (EXPERT_F / TP, D), w.dtype, False)
-    t.finish(name, [w], out, [], lambda g: [t.new(f"{name} grad", w.shape, w.dtype)])
+    t.finish(name, [w], out, [], t.grads(f"{name} grad", w))
     return out
 
 

@@ -239,7 +239,7 @@ def _expanded(t: Tape, kv: Tensor, k_turn: Tensor) -> tuple[Tensor, Tensor]:
 def _repeated(t: Tape, x: Tensor) -> Tensor:
     """One key seen by every head: a view, whose gradients are summed."""
     out = Tensor(x.storage, TURNED, x.dtype, False)
-    t.finish("expand", [x], out, [], lambda g: [t.new("expand grad", x.shape, x.dtype)])
+    t.finish("expand", [x], out, [], t.grads("expand grad", x))
     return out
 
 
@@ -302,7 +302,7 @@ def _of_chosen_groups(t: Tape, x: Tensor) -> Tensor:
     """Scores with those of other groups set to zero. Saves the mask."""
     t.start("masked", x)
     out, mask = t.new("masked", x.shape, x.dtype), t.new("group mask", x.shape, "bool")
-    t.finish("masked", [x], out, [mask], lambda g: [t.new("masked grad", x.shape, x.dtype)])
+    t.finish("masked", [x], out, [mask], t.grads("masked grad", x))
     return out
 
 

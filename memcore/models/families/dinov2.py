@@ -12,7 +12,7 @@ from dataclasses import replace
 from memcore.layers.ops import HIDDEN, classes_loss, dropped, gated_mlp, plain_mlp
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families import vit
-from memcore.models.families.family import encoder, labels
+from memcore.models.families.family import encoder, image_classes, labels
 from memcore.models.model import Model
 from memcore.tape.dims import JOINED, ONE, PATCHES, POSITIONS, TYPES, VOCAB, B, D
 from memcore.tape.primitives import (
@@ -26,7 +26,7 @@ from memcore.tape.primitives import (
     patches,
     split,
 )
-from memcore.tape.structure import CLASSIFICATION, EMBEDDING, Structure, Traits
+from memcore.tape.structure import EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
@@ -101,15 +101,8 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILIES = {
-    "dinov2": encoder(
-        _plain, _embed, _layer, _head,
-        {"Dinov2ForImageClassification": CLASSIFICATION, "Dinov2Model": EMBEDDING},
-    ),
+    "dinov2": encoder(_plain, _embed, _layer, _head, image_classes("Dinov2")),
     "dinov2_with_registers": encoder(
-        _registered, _embed, _layer, _head,
-        {
-            "Dinov2WithRegistersForImageClassification": CLASSIFICATION,
-            "Dinov2WithRegistersModel": EMBEDDING,
-        },
+        _registered, _embed, _layer, _head, image_classes("Dinov2WithRegisters")
     ),
-}  # fmt: skip
+}

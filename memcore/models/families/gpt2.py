@@ -15,7 +15,7 @@ from memcore.layers.ops import (
     plain_mlp,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import MASK, WITH_MEGATRON, Family, decoder_classes
+from memcore.models.families.family import MASK, WITH_MEGATRON, Family, decoder_classes, own_keys
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, KV, POSITIONS, QKV, TP, VOCAB, D, Q, S
 from memcore.tape.kinds import Part
@@ -64,11 +64,8 @@ def _config(k: Keys, label: str, family: str, activation: str) -> Model:
         family=family,
         label=label,
         layers=k.count("n_layer", 12, 100_000),
-        hidden_size=hidden,
+        **own_keys(hidden, heads),
         intermediate_size=k.count_or("n_inner", 4 * hidden),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=max(1, hidden // heads),
         vocab_size=k.count("vocab_size", 50_257),
         max_positions=positions,
         position_rows=positions,

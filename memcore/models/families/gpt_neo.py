@@ -20,7 +20,7 @@ from memcore.layers.ops import (
     wide_scores,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes, own_keys
 from memcore.models.families.gpt2 import embed
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, TP, D, Q, S
@@ -43,11 +43,8 @@ def _config(k: Keys, label: str) -> Model:
         family="gpt_neo",
         label=label,
         layers=layers,
-        hidden_size=hidden,
+        **own_keys(hidden, heads),
         intermediate_size=k.count_or("intermediate_size", 4 * hidden),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=max(1, hidden // heads),
         vocab_size=k.count("vocab_size", 50_257),
         max_positions=positions,
         position_rows=positions,

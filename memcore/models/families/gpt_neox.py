@@ -1,10 +1,15 @@
-"""GPT-NeoX and Pythia: attention and MLP side by side, a quarter of each head rotated."""
+"""GPT-NeoX and Pythia: attention and MLP side by side, a quarter of each head rotated.
+
+Persimmon has such layers one after the other, with norms of queries and keys, each head's by the
+same weights.
+"""
 
 from __future__ import annotations
 
 from memcore.layers.ops import (
     KEYS,
     QUERIES,
+    TOKENS,
     attention_core,
     dropped,
     embed_dropped,
@@ -14,16 +19,17 @@ from memcore.layers.ops import (
     rotary_tables,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import Family, decoder_classes
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes, own_keys
+from memcore.models.families.llama import embed, llama_like
 from memcore.models.model import Model
-from memcore.tape.dims import QKV, TP, D, Q
+from memcore.tape.dims import HEAD_DIM, HEADS, KV_HEADS, QKV, TP, D, Q
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, heads_first, layer_norm, linear, split
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _neox(k: Keys, label: str) -> Model:
     hidden = k.count("hidden_size", 6144)
     heads = k.count("num_attention_heads", 64, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
@@ -33,11 +39,8 @@ def _config(k: Keys, label: str) -> Model:
         family="gpt_neox",
         label=label,
         layers=k.count("num_hidden_layers", 44, 100_000),
-        hidden_size=hidden,
+        **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", 24_576),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=dim,
         rotary_dim=int(dim * k.rope("partial_rotary_factor", 0.25, "rotary_pct")),
         vocab_size=k.count("vocab_size", 50_432),
         max_positions=k.count("max_position_embeddings", 2048),
@@ -53,8 +56,8 @@ def _config(k: Keys, label: str) -> Model:
     )
 
 
-def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    attended = _attention(t, s, layer_norm(t, x, D, "input_layernorm"), kind)
+def _neox_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    attended = _neox_attention(t, s, layer_norm(t, x, D, "input_layernorm"), kind)
     attended = dropped(t, s, attended, "post_attention_dropout")
     beside = s.traits.parallel_residual
     if not beside:
@@ -67,7 +70,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     return add(t, out, x, "residual") if beside else out
 
 
-def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+def _neox_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("attention", Part.ATTENTION):
         joint = linear(t, "query_key_value", x, D, QKV / TP, bias)
@@ -78,6 +81,58 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return linear(t, "dense", out, Q / TP, D, bias)
 
 
-_embed = embed_dropped("embed_in", "emb_dropout")
-_head = head_behind(layer_norm, "final_layer_norm", width=D)
-FAMILY = Family(_config, _embed, _layer, _head, classes=decoder_classes("GPTNeoX"))
+def _persimmon(k: Keys, label: str) -> Model:
+    k.config = {**k.config, "num_key_value_heads": None}  # which its code does not read
+    return llama_like(
+        k,
+        label,
+        "persimmon",
+        intermediate=16_384,
+        layers=36,
+        heads=64,
+        vocab=262_144,
+        positions=16_384,
+        activation="relu2",
+        query_norm=k.flag("qk_layernorm", True),
+        residual_dropout=k.dropout("hidden_dropout", 0.0),
+        rotated=0.5,
+    )
+
+
+def _persimmon_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    h = _persimmon_attention(t, s, layer_norm(t, x, D, "input_layernorm"), kind)
+    x = add(t, x, h, "attention residual")
+    h = layer_norm(t, x, D, "post_attention_layernorm")
+    with t.scope("mlp"):
+        h = plain_mlp(t, h, s.traits.activation, True, ("dense_h_to_4h", "dense_4h_to_h"))
+    return add(t, dropped(t, s, h, "dropout"), x, "residual")
+
+
+def _persimmon_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    with t.scope("self_attn", Part.ATTENTION):
+        joint = linear(t, "query_key_value", x, D, QKV / TP, bias=True)
+        each = [(*TOKENS, heads / TP, HEAD_DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+        q, k, v = split(t, joint, each, sliced=True)
+        if s.traits.query_norm:
+            q = layer_norm(t, q, HEAD_DIM, "q_layernorm")
+            k = layer_norm(t, k, HEAD_DIM, "k_layernorm")
+        q = heads_first(t, q, QUERIES, copies_grad=False)
+        k = heads_first(t, k, KEYS, copies_grad=False)
+        v = heads_first(t, v, KEYS, copies_grad=False)
+        q, k = partial_rotary(t, q, k, rotary_tables(t))
+        out = attention_core(t, s, q, k, v, kind, joint_v=True)
+        return linear(t, "dense", out, Q / TP, D, bias=True)
+
+
+FAMILIES = {
+    "gpt_neox": Family(
+        _neox, embed_dropped("embed_in", "emb_dropout"), _neox_layer,
+        head_behind(layer_norm, "final_layer_norm", width=D), classes=decoder_classes("GPTNeoX"),
+    ),
+    # Its eager attention keeps values as views of the joint projection, which its norms keep too:
+    # where they are copies is not known.
+    "persimmon": Family(
+        _persimmon, embed, _persimmon_layer, head_behind(layer_norm, "final_layernorm", width=D),
+        attentions=("sdpa", "flash"), kernels=HF_ONLY, classes=decoder_classes("Persimmon"),
+    ),
+}  # fmt: skip

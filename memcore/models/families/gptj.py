@@ -21,7 +21,7 @@ from memcore.layers.ops import (
     wide_scores,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes, own_keys
 from memcore.models.families.gpt2 import ALIASES
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, HALF_ROTARY, HEAD_DIM, HEADS, ROTARY, TP, D, Q, S
@@ -53,11 +53,8 @@ def _config(k: Keys, label: str) -> Model:
         family="gptj",
         label=label,
         layers=k.count("n_layer", 28, 100_000),
-        hidden_size=hidden,
+        **own_keys(hidden, heads),
         intermediate_size=k.count_or("n_inner", 4 * hidden),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=dim,
         rotary_dim=turned,
         vocab_size=k.count("vocab_size", 50_400),
         max_positions=k.count("n_positions", 2048),

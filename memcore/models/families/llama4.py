@@ -55,7 +55,7 @@ from memcore.tape.primitives import (
     unary,
 )
 from memcore.tape.structure import Structure
-from memcore.tape.tape import Gradients, Tape, Tensor
+from memcore.tape.tape import Tape, Tensor
 
 QUERY_ROWS: Shape = (*TOKENS, HEADS / TP, HEAD_DIM)
 KEY_ROWS: Shape = (*TOKENS, KV_HEADS / TP, HEAD_DIM)
@@ -179,11 +179,7 @@ def _scores(t: Tape, logits: Tensor) -> Tensor:
     largest, index = top_k(t, logits, "top_k")
     t.start("others at -inf", largest, index)
     scattered = t.new("others at -inf", SCORED, logits.dtype)
-
-    def backward(g: Gradients) -> Gradients:
-        return [t.new("largest grad", largest.shape, largest.dtype)]
-
-    t.finish("others at -inf", [largest], scattered, [index], backward)
+    t.finish("others at -inf", [largest], scattered, [index], t.grads("largest grad", largest))
     sigmoid = keeps_result(t, cast(t, scattered, "fp32", "scores (fp32)"), "sigmoid")
     return cast(t, sigmoid, logits.dtype, "scores, cast")
 

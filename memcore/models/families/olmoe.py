@@ -89,7 +89,7 @@ def clipped(t: Tape, x: Tensor, name: str) -> Tensor:
     t.start(name, x)
     copy = t.new(f"{name}, before", x.shape, x.dtype)
     out = Tensor(x.storage, x.shape, x.dtype, False)
-    t.finish(name, [x], out, [copy], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    t.finish(name, [x], out, [copy], t.grads(f"{name} grad", x))
     return out
 
 

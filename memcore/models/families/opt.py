@@ -12,7 +12,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes, own_keys
 from memcore.models.model import Model
 from memcore.tape.dims import EMBED, POSITIONS, TP, VOCAB, D, Q
 from memcore.tape.kinds import Part
@@ -45,11 +45,8 @@ def _config(k: Keys, label: str) -> Model:
         family="opt",
         label=label,
         layers=k.count("num_hidden_layers", 12, 100_000),
-        hidden_size=hidden,
+        **own_keys(hidden, heads),
         intermediate_size=k.count("ffn_dim", 3072),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=max(1, hidden // heads),
         vocab_size=k.count("vocab_size", 50_272),
         max_positions=positions,
         position_rows=positions + OFFSET,

@@ -58,7 +58,7 @@ def _jittered(t: Tape, s: Structure, x: Tensor) -> Tensor:
     t.start("jitter", x)
     noise = t.new("jitter", x.shape, x.dtype)
     out = Tensor(x.storage, x.shape, x.dtype, False)
-    t.finish("jitter", [x], out, [noise], lambda g: [t.new("jitter grad", x.shape, x.dtype)])
+    t.finish("jitter", [x], out, [noise], t.grads("jitter grad", x))
     return out
 
 

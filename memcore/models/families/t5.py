@@ -53,7 +53,7 @@ from memcore.tape.primitives import (
     softmax,
 )
 from memcore.tape.structure import CAUSAL, EMBEDDING, Structure, Traits
-from memcore.tape.tape import Gradients, Tape, Tensor
+from memcore.tape.tape import Tape, Tensor
 
 ENCODER = "encoder"
 LENGTH = of_stack(ENCODER, S)  # of the encoder's sequence, where the decoder reads it
@@ -244,11 +244,7 @@ def position_bias(t: Tape) -> Tensor:
         t.finish("buckets", [], buckets, [], lambda g: [])
         t.start("lookup", buckets)
         out = t.new(BIAS, (1, HEADS, S, S), w.dtype)
-
-        def backward(g: Gradients) -> Gradients:
-            return [t.new("weight grad", w.shape, w.dtype)]
-
-        t.finish("lookup", [w], out, [buckets], backward)
+        t.finish("lookup", [w], out, [buckets], t.grads("weight grad", w))
         return out
 
 

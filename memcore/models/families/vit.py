@@ -20,7 +20,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import encoder, labels
+from memcore.models.families.family import encoder, image_classes, labels, own_keys
 from memcore.models.model import Image, Model
 from memcore.tape.dims import CHANNELS, HEIGHT, ONE, PATCHES, POSITIONS, TP, VOCAB, WIDTH, B, D, Q
 from memcore.tape.kinds import EVERY, Part
@@ -34,7 +34,7 @@ from memcore.tape.primitives import (
     patches,
     split,
 )
-from memcore.tape.structure import CLASSIFICATION, EMBEDDING, Structure, Traits
+from memcore.tape.structure import EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
@@ -72,11 +72,8 @@ def of_images(
         family=family,
         label=label,
         layers=layers,
-        hidden_size=hidden,
+        **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", 3072),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=max(1, hidden // heads),
         vocab_size=classes,
         max_positions=image.tokens,
         position_rows=image.tokens,
@@ -135,11 +132,8 @@ def text_of(
         family=family,
         label=label,
         layers=k.count("num_hidden_layers", 12, 100_000),
-        hidden_size=hidden,
+        **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", sizes[1]),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=max(1, hidden // heads),
         vocab_size=k.count("vocab_size", vocab),
         max_positions=rows,
         position_rows=rows,
@@ -195,12 +189,6 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILIES = {
-    "vit": encoder(
-        _vit, _embed, _layer, _head,
-        {"ViTForImageClassification": CLASSIFICATION, "ViTModel": EMBEDDING},
-    ),
-    "deit": encoder(
-        _deit, _embed, _layer, _head,
-        {"DeiTForImageClassification": CLASSIFICATION, "DeiTModel": EMBEDDING},
-    ),
-}  # fmt: skip
+    "vit": encoder(_vit, _embed, _layer, _head, image_classes("ViT")),
+    "deit": encoder(_deit, _embed, _layer, _head, image_classes("DeiT")),
+}

@@ -18,7 +18,7 @@ from memcore.layers.ops import (
     weighted_values,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import ALL, HF_ONLY, Family
+from memcore.models.families.family import ALL, HF_ONLY, Family, own_keys
 from memcore.models.families.t5 import ENCODER, HEARD, LENGTH
 from memcore.models.model import Model
 from memcore.tape.dims import FRAMES, HEAD_DIM, HEADS, MELS, POSITIONS, TP, VOCAB, B, D, Q, S, Shape
@@ -73,11 +73,8 @@ def _config(k: Keys, label: str) -> Model:
             family="whisper",
             label=label,
             layers=k.count(f"{which}_layers", 4, 100_000),
-            hidden_size=hidden,
+            **own_keys(hidden, heads),
             intermediate_size=k.count(f"{which}_ffn_dim", 1536),
-            heads=heads,
-            kv_heads=heads,
-            head_dim=max(1, hidden // heads),
             vocab_size=k.count("vocab_size", 51_865),
             max_positions=rows,
             position_rows=rows,

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from memcore.models.config import Keys
 from memcore.models.families.counted.family import as_many, counted, counts, depths_of, share
-from memcore.models.families.family import Family, labels
+from memcore.models.families.family import Family, image_classes, labels
 from memcore.models.sizes import attention, convolution, encoder_layer, linear, mlp, norm, patched
 from memcore.tape.structure import CLASSIFICATION, EMBEDDING
 
@@ -387,38 +387,34 @@ def _pair_of(k: Keys, key: str, usual: tuple[int, int]) -> tuple[int, int]:
     return k.pair(key, usual[0]) if key in k.config else usual
 
 
-def _classified(stem: str, kind: str = "Image") -> dict[str, str]:
-    return {f"{stem}For{kind}Classification": CLASSIFICATION, f"{stem}Model": EMBEDDING}
-
-
 COUNTED: dict[str, Family] = {
-    "vit_msn": counted(_plain(1), _classified("ViTMSN")),
-    "ijepa": counted(_plain(0), _classified("IJepa")),
+    "vit_msn": counted(_plain(1), image_classes("ViTMSN")),
+    "ijepa": counted(_plain(0), image_classes("IJepa")),
     "vit_mae": counted(_mae, {"ViTMAEForPreTraining": PRETRAINED, "ViTMAEModel": EMBEDDING}),
-    "beit": counted(_beit, _classified("Beit") | {"BeitForMaskedImageModeling": MASKED_IMAGES}),
-    "data2vec-vision": counted(_data2vec, _classified("Data2VecVision")),
+    "beit": counted(_beit, image_classes("Beit") | {"BeitForMaskedImageModeling": MASKED_IMAGES}),
+    "data2vec-vision": counted(_data2vec, image_classes("Data2VecVision")),
     "dinov3_vit": counted(_dinov3, {"DINOv3ViTModel": EMBEDDING}),
     "videomae": counted(
-        _video, _classified("VideoMAE", "Video") | {"VideoMAEForPreTraining": PRETRAINED}
+        _video, image_classes("VideoMAE", "Video") | {"VideoMAEForPreTraining": PRETRAINED}
     ),
-    "vivit": counted(_vivit, _classified("Vivit", "Video")),
-    "timesformer": counted(_timesformer, _classified("Timesformer", "Video")),
+    "vivit": counted(_vivit, image_classes("Vivit", "Video")),
+    "timesformer": counted(_timesformer, image_classes("Timesformer", "Video")),
     "yolos": counted(_yolos, {"YolosForObjectDetection": FOUND, "YolosModel": EMBEDDING}),
     "swin": counted(
-        _swin(False), _classified("Swin") | {"SwinForMaskedImageModeling": MASKED_IMAGES}
+        _swin(False), image_classes("Swin") | {"SwinForMaskedImageModeling": MASKED_IMAGES}
     ),
     "swinv2": counted(
-        _swin(True), _classified("Swinv2") | {"Swinv2ForMaskedImageModeling": MASKED_IMAGES}
+        _swin(True), image_classes("Swinv2") | {"Swinv2ForMaskedImageModeling": MASKED_IMAGES}
     ),
     "segformer": counted(
         _segformer,
-        {"SegformerForSemanticSegmentation": SEGMENTS, **_classified("Segformer")},
+        {"SegformerForSemanticSegmentation": SEGMENTS, **image_classes("Segformer")},
     ),
-    "convnext": counted(_convnext(False), _classified("ConvNext")),
-    "convnextv2": counted(_convnext(True), _classified("ConvNextV2")),
-    "resnet": counted(_resnet, _classified("ResNet")),
-    "mobilenet_v1": counted(_mobilenet_v1, _classified("MobileNetV1")),
-    "mobilenet_v2": counted(_mobilenet_v2, _classified("MobileNetV2")),
-    "audio-spectrogram-transformer": counted(_ast, _classified("AST", "Audio")),
-    "hiera": counted(_hiera, _classified("Hiera")),
+    "convnext": counted(_convnext(False), image_classes("ConvNext")),
+    "convnextv2": counted(_convnext(True), image_classes("ConvNextV2")),
+    "resnet": counted(_resnet, image_classes("ResNet")),
+    "mobilenet_v1": counted(_mobilenet_v1, image_classes("MobileNetV1")),
+    "mobilenet_v2": counted(_mobilenet_v2, image_classes("MobileNetV2")),
+    "audio-spectrogram-transformer": counted(_ast, image_classes("AST", "Audio")),
+    "hiera": counted(_hiera, image_classes("Hiera")),
 }

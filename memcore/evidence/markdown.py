@@ -161,10 +161,9 @@ def beside_others() -> str:
 def left_out_sources() -> str:
     """Each tuned source, with constants that were fitted to the others alone."""
     found = tomllib.loads(LEFT_OUT.read_text(encoding="utf-8"))
-    rows = []
-    for source, of in found.items():
-        rows.append((source, *_line(of["errors"])))
-    return table(("source", *SPREAD), rows)
+    return table(
+        ("source", *SPREAD), [(source, *_line(of["errors"])) for source, of in found.items()]
+    )
 
 
 CALIBRATED = ("source", "figures", "predicted: half, nine in ten within", "calibrated")
@@ -346,6 +345,10 @@ def small_models() -> str:
     return table(("table", "about", "rows"), rows)
 
 
+FELT = ("points", "token, signed", "token, half within", "nine in ten within",
+        f"first token, {LOW_LOAD} at once or fewer", "first token, any load")  # fmt: skip
+
+
 def _felt(
     name: str, chosen: Callable[[Felt], bool], of: Sequence[Felt] | None = None
 ) -> tuple[str, ...]:
@@ -381,13 +384,7 @@ def engines() -> str:
         nine = _off(o["nine_in_ten"]) if "nine_in_ten" in o else ""
         first = _off(o["first"]) if "first" in o else ""
         rows.append((o["name"], "1,827", "", _off(o["token"]), nine, "", first))
-    return table(
-        (
-            "points of", "points", "token, signed", "token, half within", "nine in ten within",
-            f"first token, {LOW_LOAD} at once or fewer", "first token, any load",
-        ),
-        rows,
-    )  # fmt: skip
+    return table(("points of", *FELT), rows)
 
 
 def by_version() -> str:
@@ -397,13 +394,7 @@ def by_version() -> str:
         name = f"{ENGINES[engine].label} {version or '(not named)'}"
         return _felt(name, lambda f: (f.point.engine, f.point.version) == (engine, version))
 
-    return table(
-        (
-            "version", "points", "token, signed", "token, half within", "nine in ten within",
-            f"first token, {LOW_LOAD} at once or fewer", "first token, any load",
-        ),
-        [row(engine, version) for engine, version in versions(10)],
-    )  # fmt: skip
+    return table(("version", *FELT), [row(engine, version) for engine, version in versions(10)])
 
 
 def left_out() -> str:

@@ -11,7 +11,6 @@ from tables import each
 
 from memcore.evaluate import evaluate
 from memcore.evidence import REGIMES
-from memcore.evidence.pytorch import dispatched
 from memcore.plan.plan import Plan
 from memcore.words.training import CHECKPOINTING, CROSS_ENTROPY, KERNELS
 
@@ -29,14 +28,14 @@ WORDS = ("attention", "checkpointing", "checkpoint_every", "kernels", "cross_ent
 
 @each("row", asked.rows(TABLE, "saved"))
 def test_saved_bytes_are_equal(row):
-    ours = asked.trained(asked.plan_of(TABLE, row, WORDS)).memory.saved_for_backward_bytes
+    ours = asked.saved(asked.plan_of(TABLE, row, WORDS))
     tolerance = COMPILED_TOLERANCE if row["kernels"] == "compile" else 0
     assert ours == pytest.approx(row["bytes"], rel=tolerance, abs=0)
 
 
 @each("row", asked.rows(TABLE, "peak"))
 def test_peaks_agree(row):
-    ours = dispatched(asked.trained(asked.plan_of_peak(asked.plan_of(TABLE, row, WORDS))))
+    ours = asked.peak(asked.plan_of(TABLE, row, WORDS))
     core = row["checkpointing"] == "selective"
     assert ours == pytest.approx(row["bytes"], rel=CORE_TOLERANCE if core else PEAK_TOLERANCE)
 

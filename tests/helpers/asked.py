@@ -7,7 +7,7 @@ import pytest
 
 from memcore.evidence import REGIMES
 from memcore.evidence.planned import training_of
-from memcore.evidence.pytorch import wider_on_a_gpu
+from memcore.evidence.pytorch import dispatched, wider_on_a_gpu
 from memcore.models.families import FAMILIES, from_config
 from memcore.plan.plan import Plan
 
@@ -51,11 +51,17 @@ def plan_of_family(asked, row):
     return plan_of(asked, row, ("attention", "checkpointing", *more))
 
 
-def plan_of_peak(plan):
-    """The same plan; one whose reference, which ran on a CPU, keeps less than a GPU is skipped."""
+def saved(plan):
+    """Bytes that a micro-batch's forward leaves for its backward."""
+    return trained(plan).memory.saved_for_backward_bytes
+
+
+def peak(plan):
+    """The most bytes at once before the optimizer; of a plan whose reference, which ran on a CPU,
+    keeps less than a GPU the test is skipped."""
     if wider_on_a_gpu(plan.architecture.traits.activation, plan.train.precision):
         pytest.skip("torch.pow is in fp32 under CUDA's autocast alone")
-    return plan
+    return dispatched(trained(plan))
 
 
 def trained(plan):

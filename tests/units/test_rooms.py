@@ -64,7 +64,7 @@ def imports(path: Path, nodes: Iterator[ast.AST]) -> Iterator[tuple[ast.AST, str
 
 
 def for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    return isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
 
 
 def running(tree: ast.AST, functions: bool) -> Iterator[ast.AST]:

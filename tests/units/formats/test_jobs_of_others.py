@@ -57,15 +57,11 @@ def test_a_file_of_torchtunes_that_trains_nothing_is_refused(content, key):
 
 
 def test_logits_in_pieces_that_are_kept_are_told():
-    read = found(
-        (
-            "a.yaml",
-            (
-                "model: {_component_: torchtune.models.llama3_1.llama3_1_8b}\nbatch_size: 2\n"
-                "loss: {_component_: torchtune.modules.loss.CEWithChunkedOutputLoss}\n"
-            ),
-        )
+    text = (
+        "model: {_component_: torchtune.models.llama3_1.llama3_1_8b}\nbatch_size: 2\n"
+        "loss: {_component_: torchtune.modules.loss.CEWithChunkedOutputLoss}\n"
     )
+    read = found(("a.yaml", text))
     assert read.plan.train.cross_entropy == "eager"
     assert any(issue.field == "loss._component_" for issue in read.left)
 
@@ -144,16 +140,12 @@ def test_a_job_is_read(name):
 
 
 def test_a_script_of_megatrons_that_generates_is_told():
-    read = found(
-        (
-            "job.sh",
-            (
-                "torchrun tools/run_text_generation_server.py --num-layers 32 --hidden-size 4096 "
-                "--num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 --swiglu "
-                "--normalization RMSNorm --vocab-size 32000 --position-embedding-type rope --bf16"
-            ),
-        )
+    command = (
+        "torchrun tools/run_text_generation_server.py --num-layers 32 --hidden-size 4096 "
+        "--num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 --swiglu "
+        "--normalization RMSNorm --vocab-size 32000 --position-embedding-type rope --bf16"
     )
+    read = found(("job.sh", command))
     assert any("generates or evaluates" in issue.message for issue in read.left)
 
 

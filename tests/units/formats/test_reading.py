@@ -670,71 +670,48 @@ def test_megatron_runs_the_modules_again_that_its_list_has(said, modules, left) 
     assert left in "".join(told)
 
 
-@pytest.mark.parametrize(
-    ("said", "dispatcher", "left"),
-    [
-        ("", "alltoall", ""),
-        ("--moe-token-dispatcher-type alltoall", "alltoall", ""),
-        ("--moe-token-dispatcher-type allgather", "alltoall", "allgather"),
-        ("--moe-token-dispatcher-type flex", "deepep", ""),
-        ("--moe-enable-deepep", "deepep", ""),
-        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", "hybridep", ""),
-        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend ncclep", "alltoall",
-         "ncclep is not planned"),
-    ],
-)  # fmt: skip
-def test_how_megatron_sends_rows_to_experts(said, dispatcher, left) -> None:
-    """megatron/core/transformer/transformer_config.py: moe_flex_dispatcher_backend."""
-    found = read(("a.sh", f"{MEGATRON.strip()} {said}"))
-    assert found.plan.train.moe_dispatcher == dispatcher
-    told = [str(issue) for issue in found.left if "dispatcher" in issue.field]
-    assert len(told) == bool(left)
-    assert left in "".join(told)
+FLEX = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend"
+CUTS = "--data-parallel-sharding-strategy"
+WHOLE = "full_iteration"
+OF_FIELD = {"moe_dispatcher": "dispatcher", "cuda_graphs": "graph", "zero": "strategy"}
 
 
 @pytest.mark.parametrize(
-    ("said", "graphs", "left"),
+    ("field", "said", "value", "left"),
     [
-        ("", "none", ""),
-        ("--cuda-graph-impl none --cuda-graph-modules attn", "none", ""),
-        ("--cuda-graph-impl transformer_engine", "attn,mlp", ""),
-        ("--external-cuda-graph", "attn,mlp", ""),
-        ("--enable-cuda-graph --cuda-graph-scope full_iteration", "full_iteration", ""),
-        ("--cuda-graph-impl full_iteration --cuda-graph-warmup-steps 1", "full_iteration", ""),
-        ("--cuda-graph-impl local --cuda-graph-modules attn mlp", "attn,mlp", ""),
-        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn", "attn", ""),
-        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn mamba", "attn",
-         "mamba: is not planned"),
+        ("moe_dispatcher", "", "alltoall", ""),
+        ("moe_dispatcher", "--moe-token-dispatcher-type alltoall", "alltoall", ""),
+        ("moe_dispatcher", "--moe-token-dispatcher-type allgather", "alltoall", "allgather"),
+        ("moe_dispatcher", "--moe-token-dispatcher-type flex", "deepep", ""),
+        ("moe_dispatcher", "--moe-enable-deepep", "deepep", ""),
+        ("moe_dispatcher", f"{FLEX} hybridep", "hybridep", ""),
+        ("moe_dispatcher", f"{FLEX} ncclep", "alltoall", "ncclep is not planned"),
+        ("cuda_graphs", "", "none", ""),
+        ("cuda_graphs", "--cuda-graph-impl none --cuda-graph-modules attn", "none", ""),
+        ("cuda_graphs", "--cuda-graph-impl transformer_engine", "attn,mlp", ""),
+        ("cuda_graphs", "--external-cuda-graph", "attn,mlp", ""),
+        ("cuda_graphs", "--enable-cuda-graph --cuda-graph-scope full_iteration", WHOLE, ""),
+        ("cuda_graphs", f"--cuda-graph-impl {WHOLE} --cuda-graph-warmup-steps 1", WHOLE, ""),
+        ("cuda_graphs", "--cuda-graph-impl local --cuda-graph-modules attn mlp", "attn,mlp", ""),
+        ("cuda_graphs", "--cuda-graph-impl transformer_engine --cuda-graph-scope attn", "attn", ""),
+        ("cuda_graphs", "--cuda-graph-impl transformer_engine --cuda-graph-modules attn mamba",
+         "attn", "mamba: is not planned"),
+        ("zero", "--use-distributed-optimizer", 1, ""),
+        ("zero", "--use-megatron-fsdp", 0, ""),
+        ("zero", f"--use-megatron-fsdp {CUTS} optim", 1, ""),
+        ("zero", f"--use-megatron-fsdp {CUTS} optim_grads_params", 3, ""),
+        ("zero", f"--use-custom-fsdp {CUTS} optim_grads_params", 3, ""),
+        ("zero", f"--use-megatron-fsdp {CUTS} optim_grads", 3, "optim_grads is not planned"),
+        ("zero", f"{CUTS} optim_grads_params", 0, ""),
     ],
 )  # fmt: skip
-def test_what_megatron_replays(said, graphs, left) -> None:
-    """megatron/core/transformer/transformer_config.py: cuda_graph_impl, cuda_graph_modules."""
-    found = read(("a.sh", f"{MEGATRON.strip()} {said}"))
-    assert found.plan.train.cuda_graphs == graphs
-    told = [str(issue) for issue in found.left if "graph" in issue.field]
-    assert len(told) == bool(left)
-    assert left in "".join(told)
-
-
-@pytest.mark.parametrize(
-    ("said", "zero", "left"),
-    [
-        ("--use-distributed-optimizer", 1, ""),
-        ("--use-megatron-fsdp", 0, ""),
-        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", 1, ""),
-        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", 3, ""),
-        ("--use-custom-fsdp --data-parallel-sharding-strategy optim_grads_params", 3, ""),
-        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", 3,
-         "optim_grads is not planned"),
-        ("--data-parallel-sharding-strategy optim_grads_params", 0, ""),
-    ],
-)  # fmt: skip
-def test_what_megatron_fsdp_cuts(said, zero, left) -> None:
-    """megatron/core/distributed/distributed_data_parallel_config.py."""
-    line = MEGATRON.replace("--use-distributed-optimizer", "").strip()
-    found = read(("a.sh", f"{line} {said}"))
-    assert found.plan.train.zero == zero
-    told = [str(issue) for issue in found.left if "strategy" in issue.field]
+def test_an_option_of_megatrons_is_a_field(field, said, value, left) -> None:
+    """moe_flex_dispatcher_backend, cuda_graph_impl and cuda_graph_modules of megatron/core/
+    transformer/transformer_config.py; distributed/distributed_data_parallel_config.py."""
+    line = MEGATRON if field != "zero" else MEGATRON.replace("--use-distributed-optimizer", "")
+    found = read(("a.sh", f"{line.strip()} {said}"))
+    assert getattr(found.plan.train, field) == value
+    told = [str(issue) for issue in found.left if OF_FIELD[field] in issue.field]
     assert len(told) == bool(left)
     assert left in "".join(told)
 

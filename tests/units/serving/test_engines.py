@@ -47,6 +47,11 @@ def test_graphs_can_be_left_out_of_an_engine():
 H100 = {"gpu": "h100-sxm-80gb", "gpus": 2}
 
 
+def on_a_card(**serve):
+    cluster = {"gpu": "rtx-4090-24gb", "gpus": 1}
+    return Plan.of({"model": "llama-3.1-8b", "cluster": cluster, "serve": serve})
+
+
 def loop(concurrency=32, **serve):
     words = {"engine": "vllm", "arrivals": "closed", "prompt_len": 1024, "output_len": 512}
     return Plan.of(
@@ -139,13 +144,7 @@ def test_where_memory_is_short_a_loop_says_what_its_stream_says(engine):
     no more than can end."""
     words = {"engine": engine, "prompt_len": 1024, "output_len": 1024, "max_seq_len": 8192}
     words |= {"concurrency": 64, "requests": 384, "lengths": "fixed", "arrivals": "closed"}
-    plan = Plan.of(
-        {
-            "model": "llama-3.1-8b",
-            "cluster": {"gpu": "rtx-4090-24gb", "gpus": 1},
-            "serve": words,
-        }
-    )
+    plan = on_a_card(**words)
     s = evaluate(plan).serve
     stream = paged(plan)
     sure = ENGINES[engine].sure
@@ -164,13 +163,7 @@ def test_where_sequences_are_put_out_as_much_is_read_again_as_is_generated(engin
     lengths."""
     words = {"engine": engine, "prompt_len": prompt, "output_len": output, "max_seq_len": 8192}
     words |= {"concurrency": 96, "requests": 576, "lengths": "fixed", "arrivals": "closed"}
-    plan = Plan.of(
-        {
-            "model": "llama-3.1-8b",
-            "cluster": {"gpu": "rtx-4090-24gb", "gpus": 1},
-            "serve": words,
-        }
-    )
+    plan = on_a_card(**words)
     s, server = evaluate(plan).serve, Server.of(plan)
     stream = paged(plan)
     again = stream.recomputed_tokens / stream.completed
@@ -184,18 +177,7 @@ def test_a_replica_of_fewer_lets_nobody_wait():
     """Of 64 that are asked for a card runs 26; a replica that is asked for 8 runs these alone."""
     words = {"engine": "vllm", "prompt_len": 1024, "output_len": 1024, "max_seq_len": 8192}
     words |= {"arrivals": "closed"}
-    many, few = (
-        Server.of(
-            Plan.of(
-                {
-                    "model": "llama-3.1-8b",
-                    "cluster": {"gpu": "rtx-4090-24gb", "gpus": 1},
-                    "serve": {**words, "concurrency": n, "max_num_seqs": 64},
-                }
-            )
-        )
-        for n in (64, 8)
-    )
+    many, few = (Server.of(on_a_card(**words, concurrency=n, max_num_seqs=64)) for n in (64, 8))
     assert many.numbers.serve.waiting > 32
     found, alone = of_running(many, 8).serve, few.numbers.serve
     assert found.ttft_seconds == pytest.approx(alone.ttft_seconds, rel=0.02)
@@ -206,14 +188,7 @@ def test_where_all_have_room_nothing_is_read_again():
     roomy = {"engine": "vllm", "arrivals": "closed", "concurrency": 4}
     sure = {"engine": "tensorrt-llm", "arrivals": "closed", "concurrency": 512}
     for words in (roomy, sure):
-        plan = Plan.of(
-            {
-                "model": "llama-3.1-8b",
-                "cluster": {"gpu": "rtx-4090-24gb", "gpus": 1},
-                "serve": words,
-            }
-        )
-        numbers = Server.of(plan).numbers.serve
+        numbers = Server.of(on_a_card(**words)).numbers.serve
         assert numbers.again_tokens is None
         assert numbers.out_sequences is None
 
@@ -247,17 +222,19 @@ def test_a_step_that_reads_prompts_waits_longer_between_kernels(model, waits):
 # -- experts shared out ---------------------------------------------------------------------------
 
 
+def shared_out(tp, ep, gpus=8):
+    return Plan.of(
+        {
+            "model": "qwen3-235b-a22b",
+            "cluster": {"gpu": "h200-sxm-141gb", "gpus": gpus},
+            "parallel": {"tp": tp, "ep": ep},
+            "serve": {"engine": "sglang", "weight_dtype": "fp8"},
+        }
+    )
+
+
 def experts(tp, ep, gpus=8):
-    return evaluate(
-        Plan.of(
-            {
-                "model": "qwen3-235b-a22b",
-                "cluster": {"gpu": "h200-sxm-141gb", "gpus": gpus},
-                "parallel": {"tp": tp, "ep": ep},
-                "serve": {"engine": "sglang", "weight_dtype": "fp8"},
-            }
-        )
-    ).serve
+    return evaluate(shared_out(tp, ep, gpus)).serve
 
 
 def test_experts_cut_by_tensor_or_by_expert_or_by_both_weigh_the_same():
@@ -267,14 +244,7 @@ def test_experts_cut_by_tensor_or_by_expert_or_by_both_weigh_the_same():
 
 def test_where_attention_is_data_parallel_rows_go_to_their_experts():
     """Each GPU has whole attention and an eighth of the experts, and all-to-alls join them."""
-    plan = Plan.of(
-        {
-            "model": "qwen3-235b-a22b",
-            "cluster": {"gpu": "h200-sxm-141gb", "gpus": 8},
-            "parallel": {"tp": 1, "ep": 8},
-            "serve": {"engine": "sglang", "weight_dtype": "fp8"},
-        }
-    )
+    plan = shared_out(1, 8)
     server = Server.of(plan)
     assert server.expert_replicas == 8
     kinds = [p.kind for p in parts(server, 8, 1, 1000, 8)]

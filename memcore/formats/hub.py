@@ -45,6 +45,7 @@ TUNED = frozenset(
 PUBLISHED = re.compile(r"huggingface\.co/([\w.-]+/([\w.-]+))")  # where a preset's shapes are from
 NAME = re.compile(r"([\w-][\w.-]*)/([\w-][\w.-]*)")  # of a model on the hub, after its owner's
 TEXT = "-text"  # ends the presets of language models without their towers
+IMAGES = "-vision"  # ends those with them, of models whose other presets have none
 
 
 def stored(name: str) -> str:
@@ -95,7 +96,8 @@ def published(name: str) -> str:
     """What the hub calls a preset's model, where that name leads back to the preset; else its
     own."""
     found = PUBLISHED.search(catalog.model_entry(name)["source"])
-    return found[1] if found and preset(found[1]) == name else name
+    plain = name.removesuffix(IMAGES)
+    return found[1] if found and preset(found[1]) == plain else name
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -113,7 +115,7 @@ def _known() -> dict[tuple[str, ...], str]:
     for one in catalog.model_names():
         at = PUBLISHED.search(catalog.model_entry(one)["source"])
         # A language model taken out of a wrapper is not what the hub calls by that name.
-        for each in (one, at[2] if at and not one.endswith(TEXT) else one):
+        for each in (one, at[2] if at and not one.endswith((TEXT, IMAGES)) else one):
             found.setdefault(_parts(each.lower()), one)
     for other, name in catalog.same_shapes().items():
         found.setdefault(_parts(other), name)

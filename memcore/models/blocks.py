@@ -25,7 +25,7 @@ from memcore.tape.structure import (
     Structure,
 )
 from memcore.tape.tape import Tape, Tensor, in_stack
-from memcore.words.training import LOWER, MODULES
+from memcore.words.training import LOWER, MODULES, SEEING
 
 Results = Tensor | Sequence[Tensor]  # the next block's input, and what several blocks read
 
@@ -115,8 +115,16 @@ def structure_of(
     )
     if model.tower is None:
         return own
-    tower = replace(own, family=model.tower.family, traits=model.tower.traits)
-    return replace(own, tower=replace(tower, stack=model.tower.stack))
+    again = own.reached or bool(adapters and adapters.inputs)
+    tower = replace(
+        own,
+        family=model.tower.family,
+        traits=model.tower.traits,
+        adapters=None,  # PEFT's are the language model's
+        reached=again and model.tower.traits.patches_reached,
+        stack=model.tower.stack,
+    )
+    return replace(own, tower=tower)
 
 
 @kept
@@ -145,7 +153,7 @@ def _tape(
     t = Tape(s.dtype, s.autocast, kernels, s.attention, modules, s.parallel, s.adapters, s.narrow)
     t.idle = kind is not None and kind.place == IDLE
     t.tied = kind is not None and is_tied(kind.attention)
-    t.frozen, t.frozen_tied = frozen, bool(s.frozen)
+    t.frozen, t.frozen_tied = frozen, s.frozen not in ("", SEEING)
     t.table, t.keeps, t.unfused, t.float8 = s.table, s.keeps, s.unfused, s.float8
     t.main_grad = s.main_grad
     # Autocast's cast and a kernel that makes the gradient itself give the head's as a whole tensor.
@@ -160,11 +168,14 @@ def _tape(
         grads = [t.input("output grad", out.shape, out.dtype) for out in wanted]
         for grad in grads:
             grad.storage.birth = t.clock
-        if any(out.node for out in wanted):
-            t.backward(wanted, grads, kind is None or kind.begins)
-        elif grads:  # a frozen embedding's result, of which PEFT wants a gradient
-            grads[0].storage.kind, grads[0].storage.death = "output gradient", t.clock + 1
-            t.clock += 1
+        begins = kind is None or kind.begins
+        made = [(out, grad) for out, grad in zip(wanted, grads, strict=True) if out.node]
+        leaves = [grad for out, grad in zip(wanted, grads, strict=True) if not out.node]
+        if made:
+            t.backward([out for out, _ in made], [grad for _, grad in made], begins)
+        for grad in leaves:  # a frozen embedding's result, of which PEFT wants a gradient
+            grad.storage.kind, grad.storage.death = "output gradient", t.clock + 1
+        t.clock += bool(leaves and not made)
     t.forget_graph()
     return t
 
@@ -214,9 +225,20 @@ def _embed(s: Structure, kernels: str) -> Tape:
 
     def run(t: Tape) -> Results:
         beside = [before(t, s)] if before else []
+        t.frozen = _still(s)
         return [*_listed(TOWERS[tower.family].embed(t, tower)), *beside]
 
     return in_stack(_tape(s, f"{tower.stack}.embed", run, kernels), tower.stack)
+
+
+def _still(s: Structure) -> bool:
+    """Whether a tower of images is not trained."""
+    return s.frozen == SEEING or s.adapters is not None
+
+
+def _made(tower: Structure) -> str:
+    """The dtype of a tower's residual stream."""
+    return "bf16" if tower.autocast and tower.traits.residual_16 else tower.dtype
 
 
 @kept
@@ -234,7 +256,7 @@ def _layer(s: Structure, kind: LayerKind) -> Tape:
 
     def tower(t: Tape) -> Results:
         assert s.tower
-        x = t.input("input", HIDDEN, s.dtype, needs_grad=not t.idle)
+        x = t.input("input", HIDDEN, _made(s.tower), not (t.idle or kind.leads))
         out = TOWERS[s.tower.family].layer(t, s.tower, x, kind.attention)
         t.use(x)
         return out
@@ -243,11 +265,13 @@ def _layer(s: Structure, kind: LayerKind) -> Tape:
         assert s.tower
         assert bridge
         shape = tuple(of_stack(s.tower.stack, factor) for factor in HIDDEN)
-        return bridge(t, s, t.input("input", shape, s.dtype))
+        t.untold = s.untold
+        return bridge(t, s, t.input("input", shape, _made(s.tower), not kind.leads))
 
     again = kind.recompute == MODULES
     if kind.place == BRIDGE:
-        return _tape(s, "bridge", between, s.kernels, again, kind.frozen, kind)
+        of = replace(s, adapters=None, reached=s.tower is not None and s.tower.reached)
+        return _tape(of, "bridge", between, s.kernels, again, kind.frozen, kind)
     if kind.place in (TOWER, IDLE):
         assert s.tower
         prefix = f"{s.tower.stack}.layers"

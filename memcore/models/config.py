@@ -125,6 +125,14 @@ class Keys:
         for issue in keys.issues:
             self.fail(f"{place}.{issue.field.removeprefix('model.')}", issue.message)
 
+    def take(self, keys: Keys) -> None:
+        """What was read of a part of this config, whose keys stand here, not inside."""
+        self.asked |= keys.asked
+        self.assumed |= keys.assumed
+        self.notes += keys.notes
+        for issue in keys.issues:
+            self.fail(issue.field.removeprefix("model."), issue.message)
+
     @property
     def unread(self) -> tuple[str, ...]:
         """Keys that nobody asked for, as they are written; what is null, or off, says nothing."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memcore.errors import shown
@@ -25,6 +25,10 @@ class Image:
     extra    tokens beside those of the patches: that of the class
     merged   tokens of it that a decoder reads, where they are fewer than its patches
     around   tokens of text that a prompt has for it besides
+    merge    patches that are side by side in one of these tokens
+    unit     pixels that height and width are multiples of, where an image may have any size
+    window   patches of a window's side, in layers that cut an image into windows; 0: none does
+    most     tokens of the largest image that its processor lets through; 0: all are alike
     """
 
     height: int
@@ -35,6 +39,34 @@ class Image:
     extra: int = 0
     merged: int = 0
     around: int = 0
+    merge: int = 1
+    unit: int = 0
+    window: int = 0
+    most: int = 0
+
+    def of_side(self, side: int) -> Image:
+        """The image that a square of so many pixels a side becomes: sides to the nearest multiple
+        of `unit` (transformers' smart_resize). One of a fixed size stays as it is."""
+        if not self.unit:
+            return self
+        pixels = max(1, round(side / self.unit)) * self.unit
+        patches = (pixels // self.patch_height) * (pixels // self.patch_width)
+        return replace(self, height=pixels, width=pixels, merged=patches // self.merge)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of patches in the same window; the last window of a row may be narrower."""
+        if not self.window:
+            return self.patches**2
+        down, across = (
+            self._in_windows(n)
+            for n in (self.height // self.patch_height, self.width // self.patch_width)
+        )
+        return down * across
+
+    def _in_windows(self, patches: int) -> int:
+        whole, rest = divmod(patches, self.window)
+        return int(whole * self.window**2 + rest**2)
 
     @property
     def patches(self) -> int:
@@ -71,6 +103,8 @@ class Image:
             "PATCHES": self.patches,
             "MERGED": self.read,
             "IMAGE_TOKENS": self.tokens,
+            "MERGE": self.merge,
+            "PAIRS": self.pairs,
         }
 
 
@@ -360,6 +394,13 @@ class Model:
     classes: int = 0
     quantization: Quantization | None = None
     reading: Reading = field(default=Reading(), compare=False)
+
+    def seeing(self, side: int) -> Model:
+        """This model with images of so many pixels a side, if it takes any size."""
+        if not (self.tower and self.tower.image and self.tower.image.unit):
+            return self
+        image = self.tower.image.of_side(side)
+        return replace(self, tower=replace(self.tower, image=image))
 
     @property
     def stack_before(self) -> str:

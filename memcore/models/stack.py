@@ -74,11 +74,14 @@ def layers_of(
     leads: bool = False,
     held: int = 0,
     spared: frozenset[int] = frozenset(),
+    still: bool = False,
+    quiet: bool = False,
 ) -> tuple[tuple[LayerKind, ...], Layers]:
     """The kinds of layer that a model's stack has, and the stack with kinds as indices into them.
     Of every `every` layers the last is run again in backward. `leads`: the input of the first layer
     that is trained needs no gradient, behind `held` layers that are frozen. `spared`: of the main
-    stack, layers that keep everything.
+    stack, layers that keep everything. `still`: the tower is not trained, nor what leads from it;
+    `quiet`: and nothing of it needs a gradient.
     """
     carries = FAMILIES[model.family].carries
 
@@ -91,19 +94,23 @@ def layers_of(
                 attention,
                 recompute
                 if (i + 1) % every == 0
-                and (i >= held or not leads)
+                and not (place and quiet)
+                and (i >= held or not leads or place)
                 and i not in whole
                 and attention != SKIPPED
                 else "",
-                leads and i <= held,
-                i < held,
+                quiet if place else leads and i <= held,
+                still if place else i < held,
                 place if i < read else IDLE,
                 carries and i == read - 1,
             )
             for i, attention in enumerate(words)
         ]
 
-    tower = [*run(model.tower, TOWER), LayerKind("", place=BRIDGE)] if model.tower else []
+    tower = []
+    if model.tower:
+        bridge = LayerKind("", leads=quiet, frozen=still, place=BRIDGE)
+        tower = [*run(model.tower, TOWER), bridge]
     stack = tower + run(model, "")
     kinds = tuple(dict.fromkeys(stack))
     if len(kinds) == 1:

@@ -35,6 +35,7 @@ from memcore.models import catalog
 from memcore.models.config import check_depth
 from memcore.models.counts import parameters
 from memcore.models.families import FAMILIES, from_config
+from memcore.models.families.qwen_tower import SIDE
 from memcore.models.model import Model, in_json
 from memcore.models.standard import standard_config
 from memcore.plan.field import FROZEN as TRAINS_LESS
@@ -167,6 +168,7 @@ _adapted = _not("train.adapter", "none")
 _on_nvme = _is("train.offload_parameters", "nvme")
 _learns = _is("together.kind", "grpo", "ppo")
 _image = _of_model(lambda model: model.tower and model.tower.image)
+_any_size = _of_model(lambda m: m.tower and m.tower.image and m.tower.image.unit)
 _experts = _of_model(lambda model: model.experts)
 
 
@@ -446,6 +448,16 @@ class Train(_Part):
         within=(0, 1_000),
         key="imgs",
         when=_image,
+    )
+    image_size: int = number(
+        SIDE,
+        "Image size",
+        "Height and width of an image, of a model that takes any: rounded to whole tokens.",
+        "pixels",
+        within=(1, 100_000),
+        key="imgsz",
+        names=("image_resolution",),
+        when=_any_size,
     )
     target_len: int = number(
         128,
@@ -1057,6 +1069,17 @@ class Serve(_Part):
         group="Serving load",
         when=_image,
     )
+    image_size: int = number(
+        SIDE,
+        "Image size",
+        "Height and width of a prompt's images, of a model that takes any: rounded to whole "
+        "tokens.",
+        "pixels",
+        within=(1, 100_000),
+        key="simgsz",
+        group="Serving load",
+        when=_any_size,
+    )
     block_size: int = number(
         16,
         "Block size",
@@ -1506,7 +1529,7 @@ class Plan(_Part):
 
     @functools.cached_property
     def architecture(self) -> Model:
-        return resolve_model(self.model)
+        return resolve_model(self.model).seeing(self.train.image_size)
 
     @functools.cached_property
     def weights(self) -> WeightDtype:
@@ -1642,6 +1665,12 @@ class Plan(_Part):
     def batched_tokens(self) -> int:
         """Tokens of one forward at most."""
         return self.serve.max_batched_tokens or self.own_tokens
+
+    @property
+    def as_served(self) -> Plan:
+        """This plan with the images that prompts have, where training's have another size."""
+        model = self.architecture.seeing(self.serve.image_size)
+        return self if model == self.architecture else self.of_model(model)
 
     def of_model(self, model: Model) -> Plan:
         """This plan with a model that no config.json describes."""

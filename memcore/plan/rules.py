@@ -58,6 +58,7 @@ from memcore.words.training import (
     NO_LAYER,
     OPERATIONS,
     QUANTIZED,
+    SEEING,
     SHARED_EXPERTS,
     UNIFORM,
     eight_bit,
@@ -1084,7 +1085,11 @@ def _frozen_rules(plan: Plan, model: Model | None) -> Iterator[Rule]:
         yield from each(
             "train.frozen",
             to("train.frozen", "none"),
-            (not decodes, "planned for decoders only"),
+            (
+                t.frozen == SEEING and not (model and _any_images(model)),
+                "planned for models that read images of any size",
+            ),
+            (not decodes and t.frozen != SEEING, "planned for decoders only"),
             (
                 t.adapter != "none",
                 "adapters freeze the model's own weights",
@@ -1136,31 +1141,47 @@ def beheaded(model: Model) -> bool:
     return FAMILIES[model.family].decoder and model.head != CAUSAL
 
 
+def _any_images(model: Model) -> bool:
+    """Whether it has a tower that may be frozen, for images of any size."""
+    return bool(model.tower and model.tower.image and model.tower.image.unit)
+
+
 def _alone_rules(plan: Plan, model: Model) -> Iterator[Rule]:
     """What families that are known with data parallelism only are not known to run with."""
     family = FAMILIES[model.family]
     if not family.alone and not beheaded(model):
         return
     t, weights, name = plan.train, plan.weight_dtype, model.family
-    for axis in ("tp", "pp", "cp"):
+    for axis in ("tp", "pp", "cp", *(["ep"] if model.tower else [])):
         yield only(plan, f"parallel.{axis}", [1], f"{name} is planned with data parallelism")
     yield only(plan, "train.framework", PLAIN, f"{name} is not planned with it")
-    yield only(plan, "train.adapter", ["none"], f"adapters are not planned for {name}")
+    yield only(
+        plan,
+        "train.adapter",
+        ["none", *(["lora"] if _any_images(model) else [])],
+        f"{f'{t.adapter} is' if _any_images(model) else 'adapters are'} not planned for {name}",
+    )
     yield Rule(
         "train.precision",
         bool(eight_bit(t.framework, t.precision)),
         f"{name} is not planned with products in 8 bits",
         to("train.precision", "bf16-mixed"),
     )
-    yield only(plan, "train.frozen", [NO_LAYER], f"{name} is planned with all its weights trained")
+    yield only(
+        plan,
+        "train.frozen",
+        [NO_LAYER, *([SEEING] if _any_images(model) else [])],
+        f"{name} is planned with all its weights trained"
+        + (", or all but what reads images" if _any_images(model) else ""),
+    )
     yield only(plan, "together.kind", ["none"], f"{name} is planned by itself only")
     if model.tower:
         for what in ("parameters", "activations"):
             yield only(plan, f"train.offload_{what}", ["none"], f"that of {name} is not planned")
         yield Rule(
             "serve.weight_dtype",
-            WEIGHT_DTYPES[weights].compute != weights,
-            f"{name} is served in 16 or 32 bits, its tower with it",
+            model.encoder_decoder and WEIGHT_DTYPES[weights].compute != weights,
+            f"{name} is served in 16 or 32 bits, its encoder with it",
             to("serve.weight_dtype", "bf16"),
         )
     if model.encoder_decoder and model.head == CLASSIFICATION:
@@ -1216,7 +1237,8 @@ def _of_fixed_length(plan: Plan, model: Model) -> list[Rule]:
 
 def _prompt_rules(plan: Plan, model: Model) -> Iterator[Rule]:
     """What an encoder, or a vision tower, asks of a prompt."""
-    s, image = plan.serve, model.tower.image if model.tower else None
+    s, tower = plan.serve, model.seeing(plan.serve.image_size).tower
+    image = tower.image if tower else None
     if image:
         yield Rule(
             "serve.images",

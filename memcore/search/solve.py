@@ -190,7 +190,7 @@ def longest_context(plan: Plan, targets: Targets = ANY) -> Answer:
     """The longest sequences, prompt and output together, of which as many run as the plan says.
     The output keeps its length; no more than the positions that the model was made for, of an
     encoder-decoder those of its prompt. What a contiguous cache reserves follows."""
-    model, output = plan.architecture, plan.serve.output_len
+    model, output = plan.as_served.architecture, plan.serve.output_len
     positions = model.max_positions - (0 if model.encoder_decoder else output)
     most = max(1, min(MOST_TOKENS, positions))
     capped = most == positions

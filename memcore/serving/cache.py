@@ -569,8 +569,16 @@ def profiled_images(x: Any) -> Read:
         prompts = largest(1, floor(x.serve.batched_tokens / s.prompt_len))
         return x.said(prompts * s.images, meaning)
     each = x.known("tokens of an image", tower.image.prompted, "tokens", source="config.json")
+    if most := tower.image.most:  # an engine tries the largest, whatever prompts will have
+        most = x.known("tokens of the largest image", most, "tokens", source=LARGEST_IMAGE)
+        room = largest(x.serve.batched_tokens, most, each)
+        return x.said(largest(1, floor(room / each)), f"{meaning} {AS_LARGE}", [PROFILED])
     budget = floor(largest(x.serve.batched_tokens, each) / each)
     return x.said(largest(1, least(budget, x.serve.sequence_limit * s.images)), meaning, [PROFILED])
+
+
+LARGEST_IMAGE = "max_pixels of the model's preprocessor_config.json"
+AS_LARGE = "An engine tries images of the largest size, of which there are as many tokens."
 
 
 # --- rows ----------------------------------------------------------------------------------------

@@ -44,7 +44,12 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
     model = plan.architecture
     if model.encoder_decoder:
         notes.append(ENCODER_NOTE if model.heard else f"{ENCODER_NOTE} {UNSERVED_NOTE}")
-    elif model.tower and not s.images:
+    elif model.tower and plan.weights.compute != plan.weight_dtype:
+        notes.append(
+            "Serving: the tower of images, and what leads from it to the text, stay in "
+            f"{plan.weights.compute}, as published files in fewer bits have them."
+        )
+    if model.tower and model.tower.image and not s.images:
         notes.append(
             "Serving: prompts have no images (serve.images); of what makes tokens of them the "
             "weights alone count."

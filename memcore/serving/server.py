@@ -152,6 +152,7 @@ class Server:
     @classmethod
     def of(cls, plan: Plan) -> Server:
         pause()
+        plan = plan.as_served
         model = replace(plan.architecture, tower=None)
         compute = plan.weights.compute
         fused = "hf" if RUNTIMES[plan.runtime].launches else "compile"

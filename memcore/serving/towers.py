@@ -32,10 +32,13 @@ PAGES_OF_ENCODER = (
 
 
 def features(server: Server) -> Shape:
-    """What a tower makes for the main stack, of all that it reads at once."""
-    stack = server.plan.architecture.stack_before
-    tokens = S if server.plan.architecture.encoder_decoder else MERGED
-    return (of_stack(stack, B), of_stack(stack, tokens), D)
+    """What a tower makes for the main stack, of all that it reads at once, DeepStack's with it."""
+    model = server.plan.architecture
+    stack = model.stack_before
+    tokens = S if model.encoder_decoder else MERGED
+    one = (of_stack(stack, B), of_stack(stack, tokens), D)
+    deep = model.tower.traits.deepstack if model.tower else 0
+    return (1 + deep, *one) if deep else one
 
 
 def of_prompt(server: Server) -> Amounts:

@@ -11,6 +11,7 @@ from memcore.report import LedgerRow
 from memcore.serving import allocator, stored
 from memcore.serving.rows import row
 from memcore.serving.server import Server
+from memcore.serving.towers import runs_tower
 from memcore.tape.dims import (
     EP,
     ETP,
@@ -66,7 +67,7 @@ Held = tuple[Storage, str, int]  # a weight, its type, and in how many layers
 
 def held_weights(server: Server, amounts: Amounts) -> list[list[Held]]:
     """Weights on the fullest GPU: the larger of embedding and head, its share of the layers of each
-    kind, and its towers."""
+    kind, and its towers, which stay in 16 bits."""
     ends = outer(server, amounts)
     found: list[list[Held]] = [
         [(p, kind, 1) for p in ends for kind in _types(server, amounts, p, (0,))]
@@ -82,7 +83,7 @@ def held_weights(server: Server, amounts: Amounts) -> list[list[Held]]:
             if p.path.rpartition(".embed.")[2] not in of_text
             and (p.trained or not server.manager.pages)  # nobody reads what it makes: Tower.of
         )
-        found.append([(p, server.plan.weight_dtype, n) for p in own])
+        found.append([(p, server.compute, n) for p in own])
     return found
 
 
@@ -178,7 +179,18 @@ def table_rows(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts)
             shape = Extents.of(Extent(positions, "positions"), Extent(model.rotary_dim, ROTARY))
             why = "cosines and sines of every position"
             rows.append(row(name, "tables", shape, dtype, n, 1, ROTARY_SOURCE, why))
+    if (deep := model.tower.traits.deepstack if model.tower else 0) and runs_tower(server):
+        tokens = server.plan.batched_tokens
+        shape = Extents.of(Extent(tokens, "tokens"), Extent(model.hidden_size, D))
+        n = tokens * model.hidden_size * DTYPE_BYTES[dtype]
+        why = "what the first layers add to tokens of images, for a whole forward"
+        rows.append(
+            row("deepstack_input_embeds", "tables", shape, dtype, n, deep, DEEPSTACK_SOURCE, why)
+        )
     return rows + _padding(server, held, amounts) + _rests(server, held, amounts)
+
+
+DEEPSTACK_SOURCE = "vllm/model_executor/models/qwen3_vl.py: self.deepstack_input_embeds"
 
 
 def draft_bytes(server: Server) -> int:

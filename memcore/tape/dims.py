@@ -323,6 +323,8 @@ CHANNELS = Dim("CHANNELS", "color channels of an image")
 PATCH_VALUES = Dim("PATCH_VALUES", "CHANNELS x PATCH_H x PATCH_W: the numbers of one patch")
 PATCHES = Dim("PATCHES", "patches of one image")
 MERGED = Dim("MERGED", "tokens of one image that a decoder reads")
+MERGED_D = Dim("MERGED_D", "width of the patches side by side that a decoder reads as one token")
+PAIRS = Dim("PAIRS", "pairs of patches of one image that lie in the same window")
 GROUP = Dim("GROUP", "parameters of one GPU before sharding, all together (DeepSpeed's flat group)")
 LARGEST = Dim("LARGEST", "parameters in the largest tensor")
 PERSISTENT = Dim(
@@ -617,6 +619,7 @@ def derive(sizes: MutableMapping[str, Number]) -> None:
     sizes["CHOSEN"] = minimum(sizes["EXPERTS"], sizes["ROUTED"])
     sizes["ONE"] = 1
     sizes["PATCH_VALUES"] = sizes["CHANNELS"] * sizes["PATCH_H"] * sizes["PATCH_W"]
+    sizes["MERGED_D"] = sizes["MERGE"] * sizes["D"]
     sizes["JOINED"] = 2 * sizes["D"]
     if "RECURRED" in sizes:
         sizes["RECURRED_GATES"] = 3 * sizes["RECURRED"]

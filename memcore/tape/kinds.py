@@ -49,6 +49,7 @@ FULL, SLIDING, FULL_NOPE, SLIDING_NOPE = "full", "sliding", "full-nope", "slidin
 CHUNKED = "chunked"
 EVERY = "every"  # every token sees every other: an encoder
 SLIDING_EVERY = "sliding-every"  # those in a window on both sides
+IN_WINDOWS = "every-in-windows"  # of an image cut into windows, those of the same one
 RECURRENT = "recurrent"  # a state of the sequence in place of attention
 BESIDE = "full and recurrent"  # both, of the same input
 MLP_ALONE, EXPERTS_ALONE = "mlp", "experts"  # layers that mix no tokens
@@ -183,6 +184,15 @@ def thinned(kind: str) -> str:
 
 def is_thinned(kind: str) -> bool:
     return "-thinned" in kind
+
+
+def deep(kind: str) -> str:
+    """The kind of a layer like it whose result has more of an image's tokens added to it."""
+    return f"{kind}-deep"
+
+
+def is_deep(kind: str) -> bool:
+    return "-deep" in kind
 
 
 def dense(kind: str) -> str:

@@ -768,6 +768,23 @@ def indexed(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
     return out
 
 
+def taken(t: Tape, x: Tensor, shape: Shape, rows: Shape, name: str) -> Tensor:
+    """x[index]: its rows in another order. Saves the index, of one number for each of `rows`."""
+    index = t.new(f"{name}, index", rows, "int64")
+    t.start(name, x, index)
+    out = t.new(name, shape, x.dtype)
+    t.finish(name, [x], out, [index], lambda g: [t.new(f"{name} grad", x.shape, x.dtype)])
+    return out
+
+
+def summed(t: Tape, x: Tensor, shape: Shape, name: str) -> Tensor:
+    """Sum over a dimension. Saves nothing; its gradient is a view of the result's."""
+    t.start(name, x)
+    out = t.new(name, shape, x.dtype)
+    t.finish(name, [x], out, [], lambda g: [g[0]])
+    return out
+
+
 def softmax(t: Tape, x: Tensor, name: str, dtype: str = "", one_kernel: bool = False) -> Tensor:
     """Softmax or log-softmax over the last dimension. Saves its result.
 
@@ -935,14 +952,22 @@ def split(t: Tape, x: Tensor, shapes: Sequence[Shape], sliced: bool = False) -> 
 
 
 def matmul(
-    t: Tape, a: Tensor, b: Tensor, shape: Shape, inner: Factor, name: str, product: str = "bmm"
+    t: Tape,
+    a: Tensor,
+    b: Tensor,
+    shape: Shape,
+    inner: Factor,
+    name: str,
+    product: str = "bmm",
+    multiplied: Shape = (),
 ) -> Tensor:
     """Batched a @ b with result `shape` and contracted dimension `inner`. Saves both.
 
-    `product`: the operation of PyTorch's that runs it.
+    product      the operation of PyTorch's that runs it
+    multiplied   what is multiplied, where it is not each of the result with `inner` others
     """
     a, b = _matrix_input(t, a), _matrix_input(t, b)
-    flops = (2.0, (*shape, inner))
+    flops = (2.0, multiplied or (*shape, inner))
     t.start(name, a, b, flops=[flops], product=product)
     out = t.new(name, shape, a.dtype)
 

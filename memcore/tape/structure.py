@@ -137,6 +137,11 @@ class Structure:
     graphs: tuple[str, ...] = ()
     holds_rows: bool = False
 
+    @property
+    def untold(self) -> bool:
+        """Whether nobody wants a gradient of the text's embedding."""
+        return self.adapters is not None and not (self.reached or self.adapters.inputs)
+
 
 @dataclass(frozen=True, slots=True)
 class LayerKind:
@@ -177,6 +182,10 @@ class Traits:
     projected_streams   of them, those that are projections of the first
     balanced        rounds of rescaling the weights that mix them, each with tensors of its own
     draft           what a draft has besides its layers (families.drafts)
+    deepstack       layers of a tower that the text reads besides the last
+    patches_reached of a tower's frozen patches a gradient is wanted where the text's embedding is
+                    asked for one (transformers' enable_input_require_grads)
+    residual_16     under autocast the residual has 16 bits, as products have, whatever weights have
     """
 
     activation: str = "silu"
@@ -189,6 +198,9 @@ class Traits:
     embedding_dropout: bool = False
     activation_dropout: bool = False
     label_dropout: bool = False
+    deepstack: int = 0
+    patches_reached: bool = False
+    residual_16: bool = False
     positions: str = ""
     embedding_normed: bool = False
     embedding_masked: bool = False

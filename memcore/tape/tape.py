@@ -241,6 +241,7 @@ class Tape:
         self.unfused, self.float8, self.main_grad = False, "", "fp32"  # as in structure.Structure
         self.third = True
         self.idle = False  # what runs here is read by nobody, and trained by nothing
+        self.untold = False  # nothing before what is carried is trained: nobody wants its gradient
         self.tied = False  # all its weights are another block's, whose gradients these are added to
         self.carried: list[Tensor] = []  # read by several blocks, with one gradient for all
         self.frozen = self.frozen_tied = self.reached = False
@@ -299,7 +300,8 @@ class Tape:
 
     def carry(self, name: str, shape: Shape, dtype: str) -> Tensor:
         """The same, of which a gradient is wanted: each block that reads it adds to it."""
-        tensor = self._tensor(name, shape, dtype, "shared", needs_grad=not self.idle)
+        wanted = not (self.idle or self.untold)
+        tensor = self._tensor(name, shape, dtype, "shared", needs_grad=wanted)
         self.carried.append(tensor)
         return tensor
 
@@ -341,6 +343,11 @@ class Tape:
         tensor = self._tensor("weight, cached", w.shape, dtype, "tied", w.needs_grad)
         tensor.storage.joined = True
         return tensor
+
+    def made_elsewhere(self, name: str, shape: Shape, dtype: str) -> Tensor:
+        """What another block makes, and keeps for its own backward, read here: that block counts
+        it, and the gradient of it that begins here."""
+        return self._tensor(name, shape, dtype, "tied", needs_grad=False)
 
     def buffer(self, name: str, shape: Shape, dtype: str) -> Tensor:
         """A table that a module keeps for good and nothing trains (torch's register_buffer)."""

@@ -12,7 +12,7 @@ from memcore.plan.plan import Plan
 from memcore.quantity.reading import PLAIN, Read, total
 from memcore.step.step import Step
 from memcore.tape.dims import EMBED, VALUES, VOCAB, B, Number, Q, S, derive, positive
-from memcore.tape.kinds import Part, attends
+from memcore.tape.kinds import IN_WINDOWS, Part, attends
 from memcore.tape.ledger import Amounts
 from memcore.tape.structure import BRIDGE, IDLE, MAIN, TOWER
 from memcore.tape.tape import Tape
@@ -102,12 +102,14 @@ def parts(step: Step, amounts: Amounts) -> list[StackPart]:
     for tape, kind, times in zip(step.blocks.layers, kinds, step.layers.counts, strict=False):
         attention = 0.0
         if kind.place in (TOWER, IDLE):
-            attention = attends(f"{tower}.", z[f"{tower}.S"])
+            s = z[f"{tower}.S"]
+            seen = amounts.real(z[f"{tower}.PAIRS"]) / amounts.real(s)
+            attention = attends(f"{tower}.", seen if kind.attention == IN_WINDOWS else s)
         elif kind.place == MAIN:
             reach = amounts.least(z["S"], z["WINDOW"]) if slides(kind.attention) else z["S"]
             heard = z[f"{tower}.S"] if step.blocks.carries else 0
             attention = attends("", reach + heard)
-        passes = 1 if kind.place == IDLE else 3
+        passes = 1 if kind.place == IDLE or kind.leads else 2 if kind.frozen else 3
         name = "what leads to the main stack" if kind.place == BRIDGE else f"layer, {kind.label}"
         found.append(StackPart(name, times, products(tape, amounts), attention, passes))
     found.append(StackPart("head", 1, products(step.blocks.head, amounts), 0.0, 3))

@@ -49,6 +49,7 @@ from memcore.words.training import (
     MOE_PREPROCESS,
     NO_LAYER,
     OPERATIONS,
+    SEEING,
     UNIFORM,
     eight_bit,
     listed,
@@ -175,7 +176,11 @@ def stack_of(
             start, end = pipeline.span(model.layers, p.pp, stage, *p.outer)
             each = pipeline.virtual(end - start, plan)
             spared |= {i for i in range(start, end) if (i - start) % each >= t.recompute_num_layers}
-    return layers_of(model, again, t.checkpoint_every, leads, held, frozenset(spared))
+    still = t.frozen == SEEING or t.adapter != "none"
+    tower = model.tower.traits if model.tower else None
+    reached = again in (OPERATIONS, LAYER) and tower is not None and tower.patches_reached
+    quiet = still and not reached
+    return layers_of(model, again, t.checkpoint_every, leads, held, frozenset(spared), still, quiet)
 
 
 def _stage(
@@ -229,7 +234,7 @@ def _stage(
 
 def _leads(structure: Structure) -> bool:
     """Whether nothing before the first layer is trained, so that its input needs no gradient."""
-    if structure.frozen:
+    if structure.frozen not in ("", SEEING):
         return not structure.reached
     a = structure.adapters
     projected = structure.traits.projected_embeddings  # a linear layer, with an adapter of its own
@@ -240,8 +245,8 @@ def _leads(structure: Structure) -> bool:
 def frozen_of(plan: Plan) -> str:
     """Which blocks besides layers are frozen, as Structure has it."""
     t = plan.train
-    if t.frozen == NO_LAYER:
-        return ""
+    if t.frozen in (NO_LAYER, SEEING):
+        return "" if t.frozen == NO_LAYER else SEEING
     every = t.frozen == LOWER and t.trained_layers == 0
     return LOWER if every else EMBEDDINGS
 

@@ -212,7 +212,7 @@ GRADIENTS = {
     "kept": Word("Kept", "zero_grad(set_to_none=False) keeps them, through forward too."),
 }
 
-NO_LAYER, EMBEDDINGS, LOWER = "none", "embeddings", "lower"
+NO_LAYER, EMBEDDINGS, LOWER, SEEING = "none", "embeddings", "lower", "tower"
 UNTRAINED = {
     NO_LAYER: Word("Nothing", "Every weight is trained."),
     EMBEDDINGS: Word(
@@ -224,6 +224,12 @@ UNTRAINED = {
         "All but the last layers",
         "The embeddings, and all layers but the last so many: no backward reaches them, so that "
         "they keep nothing. The final norm and the head are trained.",
+    ),
+    SEEING: Word(
+        "What reads images",
+        "The tower and what leads from it to the text, as LLaMA-Factory and ms-swift train by "
+        "default. Where layers are checkpointed transformers asks for a gradient of what every "
+        "embedding makes, that of patches too, and backward runs through the tower all the same.",
     ),
 }
 

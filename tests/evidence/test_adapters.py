@@ -27,7 +27,8 @@ WORDS = ("attention", "checkpointing", "lora_targets", "lora_rank", "lora_dropou
 
 
 def plan_of(row):
-    return asked.plan_of(TABLE, row, WORDS, LORA | {w: row[w] for w in OPTIONAL if w in row})
+    words = (*WORDS, *asked.seen(row))
+    return asked.plan_of(TABLE, row, words, LORA | {w: row[w] for w in OPTIONAL if w in row})
 
 
 @each("row", asked.rows(TABLE, "parameters"))

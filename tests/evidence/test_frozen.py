@@ -26,7 +26,7 @@ NAMES_HELD = {"bloom-drop": 0.35, "gemma2": 0.09}
 
 
 def plan_of(row):
-    return asked.plan_of(TABLE, row, WORDS)
+    return asked.plan_of(TABLE, row, (*WORDS, *asked.seen(row)))
 
 
 @each("row", asked.rows(TABLE, "parameters"))

@@ -8,7 +8,7 @@ import pytest
 from memcore.evidence import REGIMES
 from memcore.evidence.planned import training_of
 from memcore.evidence.pytorch import dispatched, wider_on_a_gpu
-from memcore.models.families import FAMILIES, from_config
+from memcore.models.families import FAMILIES, from_config, wrappers
 from memcore.plan.plan import Plan
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
@@ -18,6 +18,14 @@ UNNAMED = ("kind", "bytes", "at", "detail")  # of a row: what its test's name le
 
 def table(name):
     return json.loads((REFERENCE / f"{name}.json").read_text())
+
+
+def config_of(asked, row):
+    """The config.json of a row's model: of one with a tower that was asked no images, that of the
+    language model inside, which was asked alone."""
+    config = asked["configs"][row["model"]]
+    alone = "images" not in row and config["model_type"] in FAMILIES.keys() & wrappers.KNOWN.keys()
+    return wrappers.opened(config) if alone else config
 
 
 def family_of(config):
@@ -40,14 +48,19 @@ def plan_of(asked, row, words, train=(), gpu="h100-sxm-80gb"):
     own = {"micro_batch": row["batch"], "seq_len": row["seq"]} | {w: row[w] for w in words}
     gpus = RANKS if regime.startswith("fsdp2") else 1
     return Plan(
-        model=asked["configs"][row["model"]],
+        model=config_of(asked, row),
         train=own | REGIMES[regime] | dict(train),
         cluster={"gpu": gpu, "gpus": gpus},
     )
 
 
+def seen(row):
+    """The fields about images that a row has."""
+    return [word for word in ("images", "image_size") if word in row]
+
+
 def plan_of_family(asked, row):
-    more = [word for word in ("images", "target_len") if word in row]
+    more = [*seen(row), *(["target_len"] if "target_len" in row else ())]
     return plan_of(asked, row, ("attention", "checkpointing", *more))
 
 

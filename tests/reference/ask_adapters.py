@@ -35,6 +35,8 @@ TARGETS = {
     r"|query_key_value|dense|q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj)",
     "all-linear": "all-linear",
 }
+# Of a model with a tower that reads images, as LLaMA-Factory has it: the language model's.
+OF_THE_TEXT = r".*language_model\..*(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 
 
 def cast(dtype, layer, adapter, device=None):
@@ -138,9 +140,10 @@ def build(config, dtype, words):
     if words.get("reentrant"):
         model.gradient_checkpointing_enable({"use_reentrant": True})
         model.enable_input_require_grads()
+    targets = TARGETS[words["lora_targets"]]
     adapters = peft.LoraConfig(
         r=words["lora_rank"],
-        target_modules=TARGETS[words["lora_targets"]],
+        target_modules=OF_THE_TEXT if targets == "all-linear" and "images" in words else targets,
         lora_dropout=words["lora_dropout"],
         task_type="CAUSAL_LM",
     )

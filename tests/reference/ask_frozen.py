@@ -5,6 +5,7 @@ Models are transformers' own, with requires_grad_(False) on some of their parame
 
 `embeddings`  everything before the first layer
 `lower`       that, and all layers but the last `trained_layers`
+`tower`       what reads images, and what leads from it to the text
 
 A tied head is the embedding, and so frozen with it. `saved` and `peak` are as in ask_adapters.py.
 """
@@ -26,6 +27,9 @@ def build(config, dtype, words):
     by = ask_pytorch if words["kernels"] == "hf" else ask_policies
     model = by.build(config, dtype, policy | words)
     base = getattr(model, model.base_model_prefix, None) or model.model
+    if words["frozen"] == "tower":
+        base.visual.requires_grad_(False)
+        return model
     base = getattr(base, "decoder", base)
     name, layers = next(
         (name, part)

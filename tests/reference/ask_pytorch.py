@@ -28,11 +28,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 import kernels
+import numpy as np
 import torch
 import torch.distributed as dist
 import transformers
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed._tools import mod_tracker
 from transformers import AutoConfig, masking_utils
 from transformers.integrations.moe import grouped_mm_experts_forward
@@ -43,6 +44,10 @@ from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llava import modeling_llava
 from transformers.models.mpnet.modeling_mpnet import MPNetLayer
 from transformers.models.nemotron import modeling_nemotron
+from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
+from transformers.models.qwen2_vl import modeling_qwen2_vl
+from transformers.models.qwen3_vl import modeling_qwen3_vl
+from transformers.models.qwen3_vl_moe import modeling_qwen3_vl_moe
 from transformers.models.step3p7.modeling_step3p7 import Step3p7Experts
 
 TABLE = Path(__file__).with_name("families.json")
@@ -93,6 +98,10 @@ TOWERLESS = (
 )  # fmt: skip
 TOWERS = ("visual", "vision_model", "vision_tower", "multi_modal_projector", "mm_projector",
           "embed_vision")  # fmt: skip
+# Whose images may have any size: their patches come one below the other, with a grid of each image.
+GRIDS = (modeling_qwen2_vl, modeling_qwen2_5_vl, modeling_qwen3_vl, modeling_qwen3_vl_moe)
+PLACED = ("get_vision_position_ids", "get_vision_attention_seqlens", "get_vision_window_index",
+          "get_vision_interpolation_indices_and_weights")  # fmt: skip
 TASKS |= dict.fromkeys(TOWERLESS, transformers.AutoModelForImageTextToText)
 LAYERS = (GradientCheckpointingLayer, MPNetLayer)  # what FSDP2 wraps
 COMPARED = (CLIPTextModelOutput, CLIPVisionModelOutput)  # embeddings, of whole texts or images
@@ -175,6 +184,23 @@ class MaskedScatter(torch.autograd.Function):
         return torch.empty_like(grad), None, grad.new_empty(ctx.shape)
 
 
+class Deepened(torch.autograd.Function):
+    """x[mask] = x[mask] + more, in place: both indexings keep the mask."""
+
+    @staticmethod
+    def forward(ctx, x, mask, more):
+        ctx.save_for_backward(mask)
+        ctx.shape = more.shape
+        ctx.mark_dirty(x)
+        more.new_empty(more.shape), more + more
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        zeroed, rows = grad.clone(), grad.new_empty(ctx.shape)
+        return zeroed + torch.empty_like(grad), None, rows
+
+
 class GroupedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, offsets):
@@ -214,8 +240,13 @@ def install_stand_ins():
     transformers.initialization.trunc_normal_ = lambda tensor, *_, **__: tensor
     # How many rows a mask picks is known on a GPU only, and no size depends on it.
     torch.Tensor.masked_scatter = lambda x, mask, source: MaskedScatter.apply(x, mask, source)
-    for module in (modeling_llava, modeling_gemma3):
+    for module in (modeling_llava, modeling_gemma3, *GRIDS):
         module.torch_compilable_check = lambda *_, **__: None
+    for module in GRIDS:
+        for name in (name for name in PLACED if hasattr(module, name)):
+            setattr(module, name, placed(getattr(module, name)))
+    for model in (modeling_qwen3_vl.Qwen3VLTextModel, modeling_qwen3_vl_moe.Qwen3VLMoeTextModel):
+        model._deepstack_process = deepened
     modeling_nemotron._cast_if_autocast_enabled = cast_where_autocast_is_on
     DbrxExperts.forward = balanced(DbrxExperts.forward)
     group(Step3p7Experts)
@@ -238,6 +269,34 @@ def install_stand_ins():
     functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
         torch.native_dropout(x, p, True)[0] if training and p else x
     )
+
+
+def listed(found):
+    return found if isinstance(found, tuple) else (found,)
+
+
+def ends_in(x):
+    return isinstance(x, Tensor) and x.dtype == torch.int32
+
+
+def placed(function):
+    """What follows from the grids of images alone, computed from their values. Ends of sequences
+    stay numbers, since sequences are cut there; of all else only the shape matters."""
+
+    def run(grids, *args, kwargs=None, **words):
+        with unset_fake_temporarily():
+            found = function(torch.from_numpy(grids), *args, **words)
+            ends = [x.numpy().copy() if ends_in(x) else x for x in listed(found)]
+        kept = [torch.empty_like(x) if isinstance(x, Tensor) else x for x in ends]
+        return tuple(kept) if isinstance(found, tuple) else kept[0]
+
+    return run
+
+
+def deepened(self, hidden_states, visual_pos_masks, visual_embeds):
+    """The rows of a mask and what is added to them: how many there are is known on a GPU only."""
+    hidden_states = hidden_states.clone()
+    return Deepened.apply(hidden_states, visual_pos_masks, visual_embeds)
 
 
 def cast_where_autocast_is_on(device, *tensors):
@@ -317,11 +376,11 @@ def recompute(model, words=NOTING):
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=words)
 
 
-def made(config, **words):
-    """The model as it comes from a checkpoint. Of mT5, of UMT5 and of T5 1.1 (Flan-T5), whose
-    config.json says that nothing is tied, head and embedding differ there, and from_pretrained
-    leaves the head by itself (modeling_utils.tie_weights: "we will NOT tie them"); from_config ties
-    it all the same."""
+def made(config, images=False, **words):
+    """The model as it comes from a checkpoint, its tower too where there are images. Of mT5, of
+    UMT5 and of T5 1.1 (Flan-T5), whose config.json says that nothing is tied, head and embedding
+    differ there, and from_pretrained leaves the head by itself (modeling_utils.tie_weights: "we
+    will NOT tie them"); from_config ties it all the same."""
     own = named(config)
     if own:
         return own._from_config(config, **words)
@@ -329,7 +388,7 @@ def made(config, **words):
     model = task(config.model_type).from_config(config, **words)
     if config.model_type in ("mt5", "umt5") or not getattr(config, "scale_decoder_outputs", True):
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
-    if config.model_type in TOWERLESS:
+    if config.model_type in TOWERLESS and not images:
         for name in (name for name in TOWERS if hasattr(model.model, name)):
             setattr(model.model, name, None)
     return model
@@ -341,7 +400,7 @@ def build(config, dtype, words):
     own = copy.deepcopy({k: v for k, v in config.items() if k != "model_type"})  # which it changes
     config = AutoConfig.for_model(config["model_type"], **own)
     config._attn_implementation, config.use_cache = words["attention"], False
-    model = made(config, dtype=dtype).train()
+    model = made(config, "images" in words, dtype=dtype).train()
     for module in model.modules():  # the memory tracker wants a gradient of each parameter
         for name in [n for n, p in module.named_parameters(recurse=False) if not p.requires_grad]:
             value = getattr(module, name).data
@@ -382,6 +441,18 @@ def inputs(config, words):
         return {"input_ids": ids, "pixel_values": pixels, "return_loss": True}
     text = config.get_text_config()
     ids = torch.randint(0, text.vocab_size, (batch, words["seq"]))
+    if "image_size" in words:
+        vision, images = config.vision_config, batch * words["images"]
+        side = words["image_size"] // vision.patch_size
+        values = (
+            getattr(vision, "in_channels", 3) * vision.temporal_patch_size * vision.patch_size**2
+        )
+        return {
+            "input_ids": ids, "labels": ids, "use_cache": False,
+            "pixel_values": torch.randn(images * side**2, values),
+            "image_grid_thw": np.array([[1, side, side]] * images),
+            "position_ids": torch.zeros((3, *ids.shape), dtype=torch.long),
+        }  # fmt: skip
     if "images" in words:
         vision, images = config.vision_config, batch * words["images"]
         pixels = torch.randn(images, vision.num_channels, vision.image_size, vision.image_size)

@@ -25,6 +25,7 @@ from memcore.models.families import (
     drafts,
     gemma4,
     nemotron_nas,
+    qwen_tower,
     t5,
     whisper,
     wrappers,
@@ -70,6 +71,7 @@ TOWERS: dict[str, Family] = {
     "siglip_vision_model": clip.SIGLIP,
     "t5_encoder": t5.TOWER,
     "whisper_encoder": whisper.TOWER,
+    **qwen_tower.TOWERS,
 }
 
 

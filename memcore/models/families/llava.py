@@ -16,7 +16,7 @@ from memcore.models.families import llama
 from memcore.models.families.family import HF_ONLY, Family
 from memcore.models.model import Model
 from memcore.tape.dims import MAIN, PATCHES, VOCAB, B, D, S, of_stack
-from memcore.tape.primitives import contiguous, embedding, linear, scattered_into, split
+from memcore.tape.primitives import contiguous, embedding, linear, scattered_into, split, wanted
 from memcore.tape.structure import CAUSAL, Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -76,7 +76,7 @@ def text_embedding(t: Tape, s: Structure) -> Tensor:
     """The text's embedding, which the model looks up first."""
     b, length, rows, width = (of_stack(MAIN, x) for x in (B, S, VOCAB, D))
     ids = t.input("input_ids", (b, length), "int64", needs_grad=False)
-    return embedding(t, "embed_tokens", ids, rows, width, s.traits.tied_embeddings)
+    return wanted(t, embedding(t, "embed_tokens", ids, rows, width, s.traits.tied_embeddings))
 
 
 def _bridge(t: Tape, s: Structure, x: Tensor) -> Tensor:

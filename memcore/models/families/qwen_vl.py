@@ -1,20 +1,25 @@
-"""The language models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: Qwen's own, but each sequence has its
-rotary angles, since tokens of an image turn by its rows and columns."""
+"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: their towers (qwen_tower) and their language models, which can
+stand alone: Qwen's own, but each sequence has its rotary angles, since tokens of an image turn by
+its rows and columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from memcore.models.config import Keys
-from memcore.models.families.family import Family
+from memcore.models.families import qwen_tower, wrappers
+from memcore.models.families.family import HF_ONLY, Family
 from memcore.models.families.llama import FAMILIES as DENSE
 from memcore.models.families.llama import llama_like, qwen_windows
+from memcore.models.families.llava import text_embedding
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.families.qwen_moe import FAMILIES as MIXTURES
 from memcore.models.families.qwen_moe import sparse
 from memcore.models.model import Model
-from memcore.tape.structure import CAUSAL, EMBEDDING
+from memcore.tape.kinds import FULL, deep, is_deep
+from memcore.tape.structure import CAUSAL, EMBEDDING, Structure
+from memcore.tape.tape import Tape, Tensor
 
 
 def _qwen2(k: Keys, label: str) -> Model:
@@ -60,18 +65,77 @@ def _mixture(k: Keys, label: str) -> Model:
 def _text(name: str, family: Family, stem: str, config: Callable[[Keys, str], Model]) -> Family:
     def own(k: Keys, label: str) -> Model:
         model = config(k, label)
+        if "vision_config" in k.config:
+            whole = {**k.config, "model_type": name.removesuffix("_text")}
+            k.notes.append(wrappers.left_out(whole, model.hidden_size))
         return replace(model, family=name, traits=replace(model.traits, rotary_own=True))
 
     classes = {f"{stem}ForConditionalGeneration": CAUSAL, f"{stem}TextModel": EMBEDDING}
     return replace(family, config=own, classes=classes)
 
 
-FAMILIES = {
+TEXTS = {
     name: _text(name, family, stem, config)
     for name, family, stem, config in (
         ("qwen2_vl_text", DENSE["qwen2"], "Qwen2VL", _qwen2),
         ("qwen2_5_vl_text", DENSE["qwen2"], "Qwen2_5_VL", _qwen2),
         ("qwen3_vl_text", DENSE["qwen3"], "Qwen3VL", DENSE["qwen3"].config),
         ("qwen3_vl_moe_text", MIXTURES["qwen3_moe"], "Qwen3VLMoe", _mixture),
+    )
+}
+
+
+def _whole(name: str, stem: str, tower: str, usual: Mapping[str, int]) -> Family:
+    """The tower and the text of one of them. usual: of a tower whose config does not say."""
+    text = TEXTS[f"{name}_text"]
+
+    def config(k: Keys, label: str) -> Model:
+        inner = wrappers.opened(k.config)
+        keys = Keys(inner, text.aliases)
+        model = text.config(keys, label)
+        if "text_config" in k.config:
+            k.absorb("text_config", keys)
+        else:
+            k.take(keys)
+        own = k.within("vision_config", qwen_tower.ALIASES)
+        seen = qwen_tower.of_config(own, tower, model.hidden_size, **usual)
+        k.absorb("vision_config", own)
+        k.notes.append(SIZED)
+        kinds, read = model.kinds or (FULL,) * model.layers, seen.traits.deepstack
+        if read > model.layers:
+            k.fail(
+                "vision_config.deepstack_visual_indexes",
+                f"names {read:,} layers, more than the {model.layers:,} of the text that add them",
+            )
+        if read:
+            model = replace(model, kinds=(*map(deep, kinds[:read]), *kinds[read:]))
+        return replace(model, family=name, tower=seen)
+
+    def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+        out = text.layer(t, s, x, kind)
+        assert isinstance(out, Tensor)
+        return qwen_tower.deepened(t, s, out) if is_deep(kind) and not s.served else out
+
+    return replace(
+        text,
+        config=config,
+        layer=layer,
+        kernels=HF_ONLY,
+        losses=("eager",),
+        alone=True,
+        before=text_embedding,
+        bridge=qwen_tower.bridge,
+        classes={f"{stem}ForConditionalGeneration": CAUSAL},
+    )
+
+
+SIZED = "Images are squares of train.image_size pixels a side, in prompts of serve.image_size."
+FAMILIES = TEXTS | {
+    name: _whole(name, stem, tower, usual)
+    for name, stem, tower, usual in (
+        ("qwen2_vl", "Qwen2VL", qwen_tower.QWEN2, {"width": 1280, "depth": 32, "patch": 14}),
+        ("qwen2_5_vl", "Qwen2_5_VL", qwen_tower.QWEN2_5, {"width": 3584, "depth": 32, "patch": 14}),
+        ("qwen3_vl", "Qwen3VL", qwen_tower.QWEN3, {"width": 1152, "depth": 27, "patch": 16}),
+        ("qwen3_vl_moe", "Qwen3VLMoe", qwen_tower.QWEN3, {"width": 1152, "depth": 27, "patch": 16}),
     )
 }

@@ -24,6 +24,8 @@ LLAVA = {"model": "llava-1.5-7b", "cluster": {"gpus": 8}}
 
 
 GEMMA = {"model": "gemma-3-4b", "cluster": {"gpus": 8}}
+QWEN = {"model": "qwen2.5-vl-7b-vision", "cluster": {"gpus": 8}}
+QWEN3 = {"model": "qwen3-vl-8b-vision", "cluster": {"gpus": 8}}
 
 
 def plan(of=LLAVA, **train):
@@ -72,7 +74,7 @@ def test_a_sweeps_cell_is_evaluate_of_that_cell():
         assert cells[index] == evaluate(cell).memory.allocated_bytes
 
 
-@pytest.mark.parametrize("of", [LLAVA, GEMMA], ids=lambda of: of["model"])
+@pytest.mark.parametrize("of", [LLAVA, GEMMA, QWEN, QWEN3], ids=lambda of: of["model"])
 def test_every_number_is_explained(of):
     p = plan(of)
     checked(Book(p, evaluate(p)))
@@ -92,10 +94,32 @@ def test_what_is_not_known_is_refused_or_said():
     config = {"model_type": "llava", "text_config": {"model_type": "gpt2"}}
     with pytest.raises(PlanError, match="'gpt2' is not known here"):
         Plan.of({"model": config})
-    with pytest.raises(PlanError, match=r"serve\.weight_dtype: llava is served in 16 or 32 bits"):
-        Plan.of(LLAVA | {"serve": {"weight_dtype": "fp8"}})
-    mended, _ = repair(LLAVA | {"serve": {"weight_dtype": "fp8"}})
+    with pytest.raises(PlanError, match=r"serve\.weight_dtype: t5 is served in 16 or 32 bits"):
+        served(weight_dtype="fp8")
+    mended, _ = repair(T5 | {"train": {"attention": "eager"}, "serve": {"weight_dtype": "fp8"}})
     assert mended.serve.weight_dtype == "bf16"
+
+
+@pytest.mark.parametrize("of", [LLAVA, GEMMA, QWEN], ids=lambda of: of["model"])
+def test_a_tower_of_images_stays_in_16_bits(of):
+    """In a server of 8-bit weights the text is half as large, the tower as it was."""
+    reports = [evaluate(served(of, weight_dtype=w)) for w in ("bf16", "int8")]
+    towers = [
+        sum(r.bytes for r in report.serve.rows if r.name.startswith(("vision.", "bridge.")))
+        for report in reports
+    ]
+    assert towers[0] == towers[1] > 5e8
+    texts = [r.serve.weights_bytes - n for r, n in zip(reports, towers, strict=True)]
+    assert texts[0] * 0.45 < texts[1] < texts[0] * 0.65
+    assert any("stay in bf16" in note for note in reports[1].notes)
+    assert not any("stay in bf16" in note for note in reports[0].notes)
+
+
+@pytest.mark.parametrize("axis", ["tp", "pp", "cp", "ep"])
+def test_qwen_with_images_is_planned_on_data_parallel_gpus(axis):
+    of = {"model": "qwen3-vl-30b-a3b-vision", "cluster": {"gpus": 8}}
+    with pytest.raises(PlanError, match=rf"parallel\.{axis}: qwen3_vl_moe is planned with data"):
+        plan(of | {"parallel": {axis: 2}})
 
 
 GEMMA_VISION = catalog.model_entry("gemma-3-4b")["config"]
@@ -170,6 +194,166 @@ def test_a_cache_is_its_text_model_s(size):
 
 def test_the_link_carries_the_images():
     assert decode(encode(plan(images=3)))[0].train.images == 3
+    assert decode(encode(plan(QWEN, image_size=500)))[0].train.image_size == 500
+
+
+@pytest.mark.parametrize(
+    ("of", "asked", "pixels", "patches", "read"),
+    [
+        (QWEN, 768, 27 * 28, 54 * 54, 27 * 27),  # 27.4 tokens a side
+        (QWEN, 252, 252, 18 * 18, 9 * 9),
+        (QWEN, 1, 28, 4, 1),
+        (QWEN3, 768, 768, 48 * 48, 24 * 24),
+        (QWEN3, 790, 800, 50 * 50, 25 * 25),  # 24.7
+    ],
+)
+def test_an_image_of_any_size_is_rounded_to_whole_tokens(of, asked, pixels, patches, read):
+    """As Qwen2VLImageProcessor's smart_resize does."""
+    sizes = training_sizes(plan(of, image_size=asked))
+    assert (sizes["vision.HEIGHT"], sizes["vision.WIDTH"]) == (pixels, pixels)
+    assert (sizes["vision.S"], sizes["vision.MERGED"]) == (patches, read)
+
+
+def test_prompts_have_images_of_their_own_size():
+    """And first tokens follow them, whatever training's are."""
+    small, large = (
+        evaluate(served(QWEN, image_size=n, prompt_len=4096)).serve.tower_seconds
+        for n in (300, 1000)
+    )
+    assert small < large / 4
+    with pytest.raises(PlanError, match=r"serve\.images: 1 of 1,298 tokens each do not fit"):
+        served(QWEN, image_size=1000)
+    p = plan(QWEN, images=1, image_size=1000)
+    assert training_sizes(p)["vision.MERGED"] == 36**2
+
+
+@pytest.mark.parametrize("field", ["train.image_size", "serve.image_size"])
+def test_a_sweep_over_sizes_is_evaluate_of_each(field):
+    p = plan(QWEN, images=1)
+    for n, cell in zip((100, 700), peaks(p, {field: [100, 700]}), strict=True):
+        assert cell == evaluate(p.changed(field, n)).memory.allocated_bytes
+
+
+def test_windows_of_an_image():
+    """9 tokens a side in windows of 4: 8, 8 and 2 patches a side."""
+    sizes = training_sizes(plan(QWEN, image_size=252))
+    assert sizes["vision.PAIRS"] == (8**2 + 8**2 + 2**2) ** 2
+    kinds = [kind for kind in plan(QWEN).architecture.tower.kinds if kind == "every"]
+    assert len(kinds) == 4
+
+
+def test_windows_take_fewer_operations_than_whole_images():
+    config = catalog.model_entry("qwen2.5-vl-7b-vision")["config"]
+    whole = config["vision_config"] | {"fullatt_block_indexes": list(range(32))}
+    seconds = [
+        evaluate(
+            plan({"model": config | {"vision_config": v}}, images=1, image_size=1000)
+        ).time.step_seconds
+        for v in (config["vision_config"], whole)
+    ]
+    assert seconds[0] < seconds[1]
+
+
+@pytest.mark.parametrize("of", [QWEN, QWEN3], ids=lambda of: of["model"])
+def test_larger_images_never_need_less(of):
+    words = {"checkpointing": "none", "images": 1, "micro_batch": 2}
+    reports = [evaluate(plan(of, image_size=n, **words)) for n in (100, 400, 1000)]
+    needs = [r.memory.saved_for_backward_bytes for r in reports]
+    assert needs == sorted(needs)
+    assert needs[0] < needs[-1]
+    assert reports[0].time.step_seconds < reports[-1].time.step_seconds
+
+
+@pytest.mark.parametrize("of", [QWEN, QWEN3], ids=lambda of: of["model"])
+def test_the_text_alone_is_what_it_was(of):
+    """A preset without a tower says the tower's size, and has the same cache."""
+    alone = Plan.of(of | {"model": of["model"].removesuffix("-vision")})
+    whole = Plan.of(of)
+    assert alone.architecture.tower is None
+    (note,) = (n for n in alone.architecture.notes if "left out" in n)
+    more = evaluate(whole).parameters - evaluate(alone).parameters
+    assert f" {more:,} parameters" in note
+    kept = [evaluate(p).serve.kv_bytes_per_token for p in (alone, whole)]
+    assert kept[0] == kept[1]
+
+
+def test_an_engine_tries_the_largest_image_that_the_processor_lets_through():
+    """16,384 tokens, of 16,384 x 28 x 28 pixels, whatever size prompts' images have."""
+    small, large = (evaluate(served(QWEN, images=1)).serve.feature_bytes, 16_384 * 3584 * 2)
+    assert small == pytest.approx(large, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {"out_hidden_size": 100},
+            r"vision_config\.out_hidden_size: must be 3,584, hidden_size of",
+        ),
+        ({"window_size": 20}, r"vision_config\.window_size: must be at least the 28 pixels"),
+        ({"patch_size": [14, 16]}, r"vision_config\.patch_size: must be one number"),
+        ({"fullatt_block_indexes": "all"}, r"fullatt_block_indexes: must be a list of the numbers"),
+        ({"num_heads": 7}, r"vision_config\.hidden_size: 1,280 does not divide by num_heads 7"),
+    ],
+    ids=lambda x: str(x)[:24],
+)
+def test_a_qwen_that_is_not_known_is_refused(changed, said):
+    config = catalog.model_entry("qwen2.5-vl-7b-vision")["config"]
+    with pytest.raises(PlanError, match=said):
+        Plan.of({"model": config | {"vision_config": config["vision_config"] | changed}})
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("words", [{"frozen": "tower"}, {"adapter": "lora"}], ids=str)
+@pytest.mark.parametrize("of", [QWEN, QWEN3], ids=lambda of: of["model"])
+def test_every_number_of_a_frozen_tower_is_explained(of, words, checkpointing):
+    p = plan(of, images=1, checkpointing=checkpointing, **words)
+    checked(Book(p, evaluate(p)))
+
+
+@pytest.mark.parametrize("of", [QWEN, QWEN3], ids=lambda of: of["model"])
+def test_a_frozen_tower_takes_less_of_everything(of):
+    words = {"images": 1, "checkpointing": "none"}
+    whole, frozen = (evaluate(plan(of, frozen=f, **words)) for f in ("none", "tower"))
+    alone = evaluate(Plan.of(of | {"model": of["model"].removesuffix("-vision")}))
+    assert frozen.trainable_parameters == alone.parameters < whole.trainable_parameters
+    assert frozen.memory.saved_for_backward_bytes < whole.memory.saved_for_backward_bytes
+    assert frozen.time.step_seconds < whole.time.step_seconds
+
+
+def test_backward_runs_through_a_frozen_tower_whose_patches_want_a_gradient():
+    """With checkpointing, of Qwen2.5-VL; of Qwen3-VL transformers finds no embedding of patches."""
+
+    def passed(of, checkpointing):
+        p = plan(of, images=1, frozen="tower", checkpointing=checkpointing)
+        names = [r.name for i in range(len(evaluate(p).memory.timeline)) for r in rows_at(p, i)]
+        return any(name.startswith("vision.layers") and "grad" in name for name in names)
+
+    assert passed(QWEN, "full")
+    assert not passed(QWEN, "none")
+    assert not passed(QWEN3, "full")
+
+
+@pytest.mark.parametrize("words", [{"adapter": "qlora"}, {"frozen": "embeddings"}], ids=str)
+def test_what_of_a_frozen_tower_is_not_known_is_refused(words):
+    (field,) = words
+    with pytest.raises(PlanError, match=rf"train\.{field}: qwen2_5_vl|is not planned for qwen2_5"):
+        plan(QWEN, precision="bf16-pure", adapter_dtype="base", **words)
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "llava-1.5-7b"])
+def test_a_model_without_such_a_tower_does_not_freeze_it(model):
+    with pytest.raises(PlanError, match=r"train\.frozen"):
+        plan({"model": model}, images=1, frozen="tower")
+
+
+@pytest.mark.parametrize("read", [[40], list(range(27))])
+def test_a_deepstack_of_layers_that_there_are_not_is_refused(read):
+    config = catalog.model_entry("qwen3-vl-8b-vision")["config"]
+    text = config["text_config"] | {"num_hidden_layers": 8}
+    vision = config["vision_config"] | {"deepstack_visual_indexes": read}
+    with pytest.raises(PlanError, match=r"vision_config\.deepstack_visual_indexes: names"):
+        Plan.of({"model": config | {"text_config": text, "vision_config": vision}})
 
 
 def translating(**train):

@@ -44,7 +44,8 @@ def samples():
     found |= {row["config"]["model_type"]: row["config"] for row in asked.table("counted")}
     for kind, wrapper in wrappers.KNOWN.items():
         text, vision = found.get(wrapper.text) or SIZES, {"hidden_size": 96, "patch_size": 14}
-        found[kind] = {"model_type": kind, "text_config": text, "vision_config": vision}
+        if kind not in FAMILIES:
+            found[kind] = {"model_type": kind, "text_config": text, "vision_config": vision}
     for family in FAMILIES:
         found.setdefault(family, {"model_type": family} | SIZES)
     return dict(sorted(found.items()))

@@ -395,8 +395,7 @@ def _module_recompute_rules(plan: Plan, model: Model | None) -> Iterator[Rule]:
         (
             not owned,
             f"Megatron alone has others than {CORE_ATTN}",
-            {field: CORE_ATTN},
-            *to("train.framework", *OWN),
+            *({field: CORE_ATTN}, *to("train.framework", *OWN)),
         ),
         (
             t.precision == "fp8-delayed" and bool({MOE_ACT, LAYERNORM} & set(named)),
@@ -444,8 +443,7 @@ def _graph_rules(plan: Plan, model: Model | None) -> list[Rule]:
         (
             not FRAMEWORKS[t.framework].own,
             "graphs of a training step are planned of Megatron",
-            {field: NO_LAYER},
-            *to("train.framework", *OWN),
+            *({field: NO_LAYER}, *to("train.framework", *OWN)),
         ),
         (
             whole and len(named) > 1,
@@ -1393,7 +1391,7 @@ def _replica_rules(plan: Plan, model: Model | None) -> Iterator[Rule]:
         field,
         bool(s.tp or s.pp) and ranks > gpus,
         f"a replica has {ranks:,} ranks, tp x pp, but there are {gpus:,} GPUs",
-        (*to(field, 0), *to("cluster.gpus", gpus * -(-ranks // gpus))),
+        (*to(field, 0), *to("cluster.gpus", _up(ranks, gpus))),
         "use fewer; 0 is as many as in training",
     )
 

@@ -160,7 +160,7 @@ def calibrated_interval() -> tuple[float, float]:
 
 def in_common() -> float:
     """The share of what one step is off (as a logarithm) that others of its kind are off too."""
-    found: float = _table()[CALIBRATED]["share"]
+    found: float = _table("intervals")[CALIBRATED]["share"]
     return found
 
 

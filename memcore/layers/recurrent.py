@@ -234,6 +234,50 @@ def gated_delta_net(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return linear(t, "out_proj", out, SSM_INNER / TP, D, bias=False)
 
 
+def kimi_delta_attention(t: Tape, x: Tensor) -> Tensor:
+    """Kimi Linear's: a delta net that forgets each channel by itself, as vLLM runs it
+    (vllm/model_executor/layers/kda.py); (batch, sequence, D)."""
+    inner = SSM_INNER / TP
+    with t.scope("self_attn"):
+        parts = [linear(t, f"{n}_proj", x, D, inner, bias=False) for n in ("q", "k", "v")]
+        mixed = joined(t, parts, (*TOKENS, CONVOLVED / TP), "queries, keys and values")
+        mixed = _convolved(t, mixed, bias=False)
+        forget = _narrowly(t, x, "f")
+        write = keeps_result(t, linear(t, "b_proj", x, D, SSM_HEADS / TP, bias=False), "sigmoid")
+        heads = t.parameter("dt_bias", (inner,)), t.parameter("A_log", (SSM_HEADS / TP,))
+        out = _scan(t, (mixed, forget, write, *heads), DELTA, t.parameter_dtype)
+        out = rms_norm(t, heads_first(t, out, HEADS, copies_grad=False), "o_norm", SSM_DIM)
+        gate = heads_first(t, _narrowly(t, x, "g"), HEADS, copies_grad=False)
+        out = multiply(t, out, keeps_result(t, gate, "sigmoid"), "gated")
+        out = heads_first(t, out, VALUES, copies_grad=False)
+        return linear(t, "o_proj", out, inner, D, bias=False)
+
+
+def _narrowly(t: Tape, x: Tensor, name: str) -> Tensor:
+    """A number for each channel, through a layer as wide as one head."""
+    low = linear(t, f"{name}_a_proj", x, D, SSM_DIM, bias=False)
+    return linear(t, f"{name}_b_proj", low, SSM_DIM, SSM_INNER / TP, bias=False)
+
+
+# The causal half of Q K^T and of its product with V within a span, K^T V into the state, Q of the
+# state (vllm/model_executor/layers/lightning_attn.py).
+LIGHTNING: Flops = ((1.0, _BY_KEY), (1.0, _BY_VALUE), (4.0, _BY_STATE))
+
+
+def lightning_attention(t: Tape, x: Tensor) -> Tensor:
+    """MiniMax-Text-01's: linear attention of which each head forgets at a rate of its own that is
+    no weight, in fp32 from its projection on, as vLLM runs it
+    (vllm/model_executor/layers/mamba/linear_attn.py); (batch, sequence, D)."""
+    inner = SSM_INNER / TP
+    with t.scope("self_attn"):
+        joint = linear(t, "qkv_proj", x, D, SHORT_IN / TP, bias=False)
+        joint = keeps_input(t, cast(t, joint, "fp32", "q, k and v (fp32)"), "silu")
+        out = rms_norm(t, _scan(t, (joint,), LIGHTNING, "fp32"), "norm", inner)
+        gate = keeps_result(t, linear(t, "output_gate", x, D, inner, bias=False), "sigmoid")
+        out = cast(t, multiply(t, out, gate, "gated"), x.dtype, "gated, cast")
+        return linear(t, "out_proj", out, inner, D, bias=False)
+
+
 KEY: Shape = (*TOKENS, SSM_GROUPS / TP, SSM_STATE)
 
 

@@ -191,6 +191,8 @@ class Traits:
     activation: str = "silu"
     tied_embeddings: bool = False
     attention_bias: bool = False
+    key_bias: bool = False
+    value_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
     attention_dropout: bool = False
@@ -213,6 +215,7 @@ class Traits:
     parallel_residual: bool = False
     norm_first: bool = True
     norm_affine: bool = True
+    norm_centred: bool = True
     final_norm: bool = True
     residual_after_norm: bool = False
     projected_embeddings: bool = False
@@ -236,6 +239,7 @@ class Traits:
     rotary_widened: bool = False
     projector_bias: bool = False
     masked_images: bool = False
+    pooled: bool = False
     gated: bool = False
     head_scaled: bool = False
     head_bias: bool = False
@@ -251,6 +255,7 @@ class Traits:
     keys_repeated: bool = False
     doubled_mlp: bool = False
     experts_beside: bool = False
+    experts_averaged: bool = False
     experts_latent: bool = False
     convolution_bias: bool = False
     streams: bool = False

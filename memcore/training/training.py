@@ -77,6 +77,12 @@ def training_rules(plan: Plan) -> list[Rule]:
     llama_4 = model.family == "llama4_text"
     axes: Remedy = dict.fromkeys(("parallel.tp", "parallel.pp", "parallel.cp"), 1)
     return [
+        Rule(
+            "",
+            bool(FAMILIES[model.family].untrained),
+            f"{model.family} is planned as a server alone: {FAMILIES[model.family].untrained}",
+            advice="train another model",
+        ),
         *_state_rules(plan),
         Rule(
             "",

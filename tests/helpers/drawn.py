@@ -50,7 +50,7 @@ ACTIVATED = ["silu", "gelu", "gelu_new", "relu"]
 STATES = (
     *("mamba", "mamba2", "bamba", "granitemoehybrid", "falcon_h1", "nemotron_h"),
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "lfm2", "lfm2_moe"),
-    "jamba",
+    *("jamba", "kimi_linear", "minimax"),
 )
 
 
@@ -87,7 +87,9 @@ def configs(draw, families=None):
     if family == "deepseek_v4":  # one key and value of all heads
         config |= {"num_key_value_heads": 1, "q_lora_rank": 96,
                    "o_groups": draw(st.sampled_from([1, 2, 8]))}  # fmt: skip
-    if family in ("glm_moe_dsa", "glm4_moe_lite"):
+    if family == "gemma3n_text":
+        config["num_kv_shared_layers"] = 0
+    if family in ("glm_moe_dsa", "glm4_moe_lite", "kimi_linear"):
         config["num_key_value_heads"] = heads
     if family == "gemma4_text":
         config |= {"hidden_size_per_layer_input": 0, "global_head_dim": 64}

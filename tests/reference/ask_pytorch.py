@@ -76,6 +76,9 @@ TASKS = {
     "clip_vision_model": transformers.AutoModel,
     "clip_text_model": transformers.AutoModel,
     "clip": transformers.AutoModel,
+    "siglip_vision_model": transformers.AutoModel,
+    "siglip_text_model": transformers.AutoModel,
+    "dinov3_vit": transformers.AutoModel,
     "t5": transformers.AutoModelForSeq2SeqLM,
     "mt5": transformers.AutoModelForSeq2SeqLM,
     "bart": transformers.AutoModelForSeq2SeqLM,
@@ -111,6 +114,8 @@ IMAGES = (
     "dinov2",
     "dinov2_with_registers",
     "clip_vision_model",
+    "siglip_vision_model",
+    "dinov3_vit",
 )  # what reads images alone
 LOOPED = ("dbrx",)  # whose code asks which experts get a row: their tensors are real
 

@@ -26,7 +26,8 @@ CAUSAL = "ForCausalLM Model"
 LITTLE = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4,
           "intermediate_size": 900, "num_hidden_layers": 3, "vocab_size": 5001}  # fmt: skip
 KIMI = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 5, "num_experts": 6,
-        "moe_intermediate_size": 100, "intermediate_size": 900, "kv_lora_rank": 64}  # fmt: skip
+        "num_experts_per_token": 2, "moe_intermediate_size": 100, "intermediate_size": 900,
+        "kv_lora_rank": 64}  # fmt: skip
 TOWER = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1000,
          "num_hidden_layers": 3}  # fmt: skip
 BOTH = {"vision_config": TOWER | {"image_size": 192}, "text_config": TOWER | {"vocab_size": 5001}}
@@ -70,9 +71,6 @@ CASES = [
               "layer_scale_init_value": 0.0}]),
     ("data2vec-vision", "Data2VecVision", IMAGES,
      [{}, SEEN | {"use_relative_position_bias": True, "use_mean_pooling": False}]),
-    ("dinov3_vit", "DINOv3ViT", "Model",
-     [{}, SEEN | {"num_register_tokens": 4, "use_gated_mlp": True, "key_bias": True},
-      SEEN | {"mlp_bias": False, "query_bias": False}]),
     ("videomae", "VideoMAE", VIDEOS + " ForPreTraining",
      [{}, SEEN | {"qv_bias": False, "tubelet_size": 4, "num_frames": 8}]),
     ("vivit", "Vivit", VIDEOS, [{}, SEEN | {"num_frames": 8, "tubelet_size": [4, 8, 8]}]),
@@ -128,9 +126,6 @@ CASES = [
                     "mlp_layer_types": ["dense", "sparse", "sparse"]}]),
     ("aria_text", "AriaText", CAUSAL,
      [{}, LITTLE | {"moe_num_experts": 5, "moe_num_shared_experts": 1, "head_dim": 100}]),
-    ("cohere2_moe", "Cohere2Moe", CAUSAL,
-     [{}, LITTLE | UNTIED | {"num_experts": 5, "num_shared_experts": 1, "first_k_dense_replace": 1,
-                             "prefix_dense_intermediate_size": 700}]),
     ("minimax", "MiniMax", CAUSAL + " ForSequenceClassification",
      [{}, LITTLE | {"num_local_experts": 4, "head_dim": 100,
                     "layer_types": ["linear_attention", "linear_attention", "full_attention"]}]),
@@ -200,8 +195,6 @@ CASES = [
     ("siglip", "Siglip", "Model ForImageClassification", [{}, BOTH | {"num_labels": 5}]),
     ("siglip2", "Siglip2", "Model ForImageClassification",
      [{}, {"vision_config": TOWER | {"num_patches": 100}, "text_config": TOWER}]),
-    ("siglip_vision_model", "SiglipVision", "Model", [{}, TOWER | {"vision_use_head": False}]),
-    ("siglip_text_model", "SiglipText", "Model", [{}, TOWER | {"projection_size": 200}]),
     ("siglip2_vision_model", "Siglip2Vision", "Model", [{}, TOWER | {"num_patches": 100}]),
     ("siglip2_text_model", "Siglip2Text", "Model", [{}, TOWER]),
     ("git", "Git", "ForCausalLM Model",

@@ -26,6 +26,7 @@ from memcore.models.families import (
     gemma4,
     nemotron_nas,
     qwen_tower,
+    siglip,
     t5,
     whisper,
     wrappers,
@@ -68,7 +69,7 @@ FAMILIES = _Families(_found())
 TOWERS: dict[str, Family] = {
     "bart_encoder": bart.TOWER,
     "clip_vision_model": clip.TOWER,
-    "siglip_vision_model": clip.SIGLIP,
+    "siglip_vision_model": siglip.TOWER,
     "t5_encoder": t5.TOWER,
     "whisper_encoder": whisper.TOWER,
     **qwen_tower.TOWERS,

@@ -72,17 +72,6 @@ def _embed(t: Tape, s: Structure) -> Tensor:
     return layer_norm(t, _placed(t, x), D, "pre_layrnorm")
 
 
-def _siglip(k: Keys, label: str) -> Model:
-    if k.flag("vision_use_head", True):  # what it computes nobody reads
-        k.fail("vision_use_head", "a head behind the tower is not known here; set it to false")
-    return vit.tower(k, label, "siglip_vision_model", "gelu_pytorch_tanh", patch=16, extra=0)
-
-
-def _siglip_embed(t: Tape, s: Structure) -> Tensor:
-    x = patches(t, "patch_embedding", vit.pixels_of(t), (B, PATCHES, D), bias=True)
-    return _placed(t, x)
-
-
 def _placed(t: Tape, x: Tensor) -> Tensor:
     positions = t.shared("position_ids", (ONE, POSITIONS), "int64")
     placed = embedding(t, "position_embedding", positions, POSITIONS, D, tied=False)
@@ -202,7 +191,6 @@ def no_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 TOWER = Family(_config, _embed, layer, no_head, kernels=HF_ONLY)
-SIGLIP = Family(_siglip, _siglip_embed, layer, no_head, kernels=HF_ONLY)
 TEXT = replace(
     encoder(
         _text,

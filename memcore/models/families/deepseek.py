@@ -54,7 +54,7 @@ from memcore.tape.dims import (
     S,
     Shape,
 )
-from memcore.tape.kinds import Part
+from memcore.tape.kinds import Part, turns
 from memcore.tape.primitives import (
     add,
     cast,
@@ -185,7 +185,7 @@ def _sigmoid_routed(k: Keys, model: Model, groups: int, top: int) -> Model:
     return replace(model, traits=traits)
 
 
-def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("self_attn", Part.ATTENTION):
         if t.kernels == "megatron":
@@ -203,7 +203,8 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         latent = linear(t, "kv_a_proj_with_mqa", x, D, LATENT, bias)
         kv, k_turn = split(t, latent, [(*TOKENS, KV_RANK), SHARED_KEY])
         kv = rms_norm(t, kv, "kv_a_layernorm", KV_RANK)
-        q_turn, k_turn = _rotated(t, s, q_turn, k_turn)
+        if turns(kind):
+            q_turn, k_turn = _rotated(t, s, q_turn, k_turn)
         q = contiguous(t, q_turn, QUERIES, "q, joined", other=q_pass)
         k, v = _expanded(t, kv, k_turn)
         t.use(q_pass, q_turn, latent, kv, k_turn)
@@ -307,7 +308,7 @@ def _of_chosen_groups(t: Tape, x: Tensor) -> Tensor:
 
 
 CACHE = (LATENT,)  # one for all heads: every tensor-parallel rank keeps it whole
-layer = sparse_layer(_attention, mixture, apart=True)
+layer = sparse_layer(attention, mixture, apart=True)
 
 FAMILIES = {
     "deepseek_v2": Family(

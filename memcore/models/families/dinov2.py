@@ -7,6 +7,7 @@ patches stand behind the class token and have no positions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from memcore.layers.ops import HIDDEN, classes_loss, dropped, gated_mlp, plain_mlp
@@ -28,6 +29,8 @@ from memcore.tape.primitives import (
 )
 from memcore.tape.structure import EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
+
+Attention = Callable[[Tape, Structure, Tensor, str], Tensor]
 
 
 def _plain(k: Keys, label: str) -> Model:
@@ -74,16 +77,28 @@ def _embed(t: Tape, s: Structure) -> Tensor:
     return dropped(t, s, x, "dropout")
 
 
-def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    h = vit.attention(t, s, layer_norm(t, x, D, "norm1"), kind, softmax_fp32=False)
-    x = add(t, _scaled(t, h, "layer_scale1"), x, "residual")
-    h = layer_norm(t, x, D, "norm2")
-    if s.traits.gated:
-        h = gated_mlp(t, s, h)
-    else:
-        with t.scope("mlp"):
-            h = plain_mlp(t, h, s.traits.activation, True, ("fc1", "fc2"))
-    return add(t, _scaled(t, h, "layer_scale2"), x, "residual")
+def layer_around(attend: Attention, names: tuple[str, str]) -> Attention:
+    """A layer with this attention; `names`: of the two products of an MLP that is not gated."""
+
+    def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+        h = attend(t, s, layer_norm(t, x, D, "norm1"), kind)
+        x = add(t, _scaled(t, h, "layer_scale1"), x, "residual")
+        h = layer_norm(t, x, D, "norm2")
+        if s.traits.gated:
+            h = gated_mlp(t, s, h)
+        else:
+            with t.scope("mlp"):
+                h = plain_mlp(t, h, s.traits.activation, s.traits.mlp_bias, names)
+        return add(t, _scaled(t, h, "layer_scale2"), x, "residual")
+
+    return layer
+
+
+def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    return vit.attention(t, s, x, kind, softmax_fp32=False)
+
+
+_layer = layer_around(_attention, ("fc1", "fc2"))
 
 
 def _scaled(t: Tape, x: Tensor, name: str) -> Tensor:

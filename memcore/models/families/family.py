@@ -59,6 +59,7 @@ class Family:
                        where a config.json names none
     wide               names of what its files keep in 16 bits, whatever they say of the rest
     cuts_experts       tensor-parallel ranks may cut its experts outside Megatron
+    untrained          why its training is not planned, of what is planned as a server alone
     alone              tensor, context and pipeline parallelism and adapters are not known for it
     """
 
@@ -73,6 +74,7 @@ class Family:
     arguments: str = NOTHING
     losses: tuple[str, ...] = LOSSES
     decoder: bool = True
+    untrained: str = ""
     alone: bool = False
     cuts_experts: bool = False
     before: Callable[[Tape, Structure], Tensor] | None = None

@@ -135,6 +135,24 @@ def _youtu(config: Config) -> Config:
     return {**config, "first_k_dense_replace": layers, **dict.fromkeys(one, 1)}
 
 
+def _minimax(config: Config) -> Config:
+    """Which layers see all tokens is a number of each there (modeling_minimax_text_01.py)."""
+    _as(config, postnorm=True, shared_intermediate_size=0)
+    given, layers = config.get("attn_type_list"), _number(config, "num_hidden_layers", 80)
+    if (
+        not isinstance(given, list)
+        or len(given) < layers
+        or any(type(kind) is not int or kind not in (0, 1) for kind in given)
+    ):
+        message = "must be a list of 0 (lightning attention) and 1, a number for each layer"
+        raise PlanError([Issue("model.attn_type_list", message)])
+    words = ("linear_attention", "full_attention")
+    factors = [f"layernorm_{of}_{name}" for of in ("full_attention", "linear_attention", "mlp")
+               for name in ("alpha", "beta")]  # fmt: skip
+    own = _without(config, "attn_type_list", "postnorm", "shared_moe_mode", *factors)
+    return {**own, "layer_types": [words[kind] for kind in given]}
+
+
 def _by_head(config: Config) -> Config:
     """Heads are as wide as makes the hidden size, where nothing else is said."""
     hidden, heads = (_number(config, key, usual) for key, usual in
@@ -299,6 +317,8 @@ _MINICPM = (
 TWINS: dict[str, Twin] = {
     "kimi_k2": Twin("deepseek_v3"),
     "minimax_m3": Twin("minimax_m3_vl_text"),
+    "minimax_text_01": Twin("minimax", decoder_classes("MiniMaxText01"), reads=_minimax),
+    "minimax_m1": Twin("minimax", decoder_classes("MiniMaxM1"), reads=_minimax),
     "mimo": Twin("qwen2", {"MiMoForCausalLM": CAUSAL, "MiMoModel": EMBEDDING}),
     "chatglm": Twin(
         "glm",

@@ -70,7 +70,15 @@ SMALL = {  # of every family whose layers keep states
         "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
         "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
     },
+    "kimi_linear": HYBRID | {
+        "num_hidden_layers": 5, "num_key_value_heads": 4, "kv_lora_rank": 16, "v_head_dim": 8,
+        "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "linear_num_heads": 2, "linear_head_dim": 8,
+        "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+        "intermediate_size": 48, "pad_token_id": None,
+    },
+    "minimax": HYBRID | {"num_hidden_layers": 3, "num_local_experts": 4, "intermediate_size": 16},
 }  # fmt: skip
+OF_ITS_OWN = ("minimax",)  # its cache in transformers is not theirs
 PRESETS = [n for n in catalog.model_names() if catalog.model(n).recurrence]
 
 
@@ -123,7 +131,7 @@ def test_parameters_of_small_models(family, transformers):
 @pytest.mark.oracle
 @pytest.mark.parametrize("tokens", [3, 40])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("family", SMALL)
+@pytest.mark.parametrize("family", [f for f in SMALL if f not in OF_ITS_OWN])
 def test_a_cache_after_a_prefill(family, dtype, tokens, transformers):
     """Keys, values, convolution states and recurrent states of two sequences, to the byte; shorter
     than the convolution too."""
@@ -254,6 +262,31 @@ def test_a_sweep_of_what_does_not_train_is_nan():
     )
     assert cells.shape == (2, 1)
     assert all(math.isnan(c) for c in cells.flat)
+
+
+def test_a_state_that_forgets_by_channel_is_in_fp32():
+    """Kimi Linear under vLLM (MambaStateShapeCalculator.kda_state_shape, kda_state_dtype): three
+    tokens of 3 x 4,096 channels in 16 bits, 32 matrices of 128 x 128 in 32; seven latents of 576
+    numbers for a token."""
+    s = served("kimi-linear-48b")
+    assert s.state_bytes_per_sequence == 20 * (3 * 3 * 4096 * 2 + 32 * 128 * 128 * 4)
+    assert s.kv_bytes_per_token == 7 * 576 * 2
+
+
+def test_lightning_attention_keeps_a_matrix_for_each_head():
+    """MiniMax-Text-01 on eight GPUs (MambaStateShapeCalculator.linear_attention_state_shape): eight
+    heads of each, in the dtype of the weights; one of eight heads of keys in ten layers."""
+    s = served("minimax-text-01", tp=8)
+    assert s.state_bytes_per_sequence == 70 * 8 * 128 * 128 * 2
+    assert s.kv_bytes_per_token == 10 * 2 * 128 * 2
+
+
+@pytest.mark.parametrize(("name", "kernel"), [("kimi-linear-48b", "chunk_kda"),
+                                              ("minimax-m1-80k", "lightning")])  # fmt: skip
+def test_what_is_served_alone_says_why_it_is_not_trained(name, kernel):
+    notes = " ".join(evaluate(plan_of(name, tp=8)).notes)
+    assert "planned as a server alone" in notes
+    assert kernel in notes
 
 
 # ---- laws

@@ -7,11 +7,16 @@ from explained import checked
 from memcore.evaluate import evaluate
 from memcore.explain.book import Book
 from memcore.models import catalog
+from memcore.models.families import FAMILIES
 from memcore.plan.plan import Plan
 from memcore.timing.roofline import SCANNED
 from memcore.training.training import Training
 
-PRESETS = [n for n in catalog.model_names() if catalog.model(n).recurrence]
+PRESETS = [
+    name
+    for name in catalog.model_names()
+    if (model := catalog.model(name)).recurrence and not FAMILIES[model.family].untrained
+]
 SCANNING = [n for n in PRESETS if catalog.model(n).recurrence.scans]
 PROJECTING = [n for n in PRESETS if catalog.model(n).recurrence.projects]
 GPU = {"gpu": "h100-sxm-80gb", "gpus": 8}

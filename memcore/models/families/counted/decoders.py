@@ -109,33 +109,6 @@ def _aria(k: Keys) -> int:
     return s.layers * layer + s.ends(k)
 
 
-def _cohere2_moe(k: Keys) -> int:
-    """One norm a layer, experts, and what every token passes besides."""
-    s = Sizes(k, 8192, 40, 64, None, 256_000, 128)
-    inner, experts = k.count("intermediate_size", 22_528), k.count("num_experts", 8)
-    wide = k.count_or("prefix_dense_intermediate_size", inner)
-    first = k.count_or_zero("first_k_dense_replace", 0)
-    kinds = _kinds(k, "mlp_layer_types", s.layers, FEEDS,
-                   lambda i: DENSE if i < first else SPARSE)  # fmt: skip
-    sparse = experts * (s.width + 3 * s.width * inner)
-    sparse += 3 * s.width * inner * k.count_or_zero("num_shared_experts", 0)
-    fed = sum(s.gated(wide) if kind == DENSE else sparse for kind in kinds)
-    bias = k.flag("attention_bias", False)
-    return s.layers * (s.attends(bias) + s.width) + fed + s.ends(k, True)
-
-
-def _minimax(k: Keys) -> int:
-    """MiniMax-Text-01 and M1: lightning attention, and every few layers softmax attention."""
-    s = Sizes(k, 4096, 32, 32, 8, 32_000)
-    experts, inner = k.count("num_local_experts", 8), k.count("intermediate_size", 14_336)
-    every = _kinds(k, "layer_types", s.layers, MIXERS, lambda i: FULL if i % 2 == 0 else STATE)
-    wide = s.heads * s.dim
-    state = wide + 3 * s.width * wide + 2 * s.width * wide
-    mixes = sum(s.attends() if kind == FULL else state for kind in every)
-    layer = 2 * s.width + experts * (s.width + 3 * s.width * inner)
-    return mixes + s.layers * layer + s.ends(k)
-
-
 def _jetmoe(k: Keys) -> int:
     """Experts of attention too: of queries and output, with keys and values of all."""
     width, layers = k.count("hidden_size", 2048), k.count("num_hidden_layers", 12, 100_000)
@@ -176,53 +149,6 @@ def _longcat(k: Keys) -> int:
     layer = 2 * (_latent(k, width, heads, low) + 3 * width * wide + 2 * width) + router + mixture
     found = vocab * width + width + layers * layer
     tied = k.flag("tie_word_embeddings", False)
-    return found + (0 if tied or k.head != CAUSAL else vocab * width)
-
-
-def _kimi(k: Keys) -> int:
-    """Kimi Linear: delta rule with a decay of each channel, and every fourth layer latent
-    attention without positions."""
-    given = k.config.get("linear_attn_config")
-    if given is not None:
-        inside = k.within("linear_attn_config")
-        dim, heads = inside.count("head_dim", 128), inside.count("num_heads", 32)
-        kernel = inside.count("short_conv_kernel_size", 4)
-        full = inside.config.get("full_attn_layers") or []
-        inside.config.get("kda_layers")
-        k.absorb("linear_attn_config", inside)
-    else:
-        dim, heads = k.count("linear_head_dim", 128), k.count("linear_num_heads", 32)
-        kernel, full = k.count("linear_conv_kernel_dim", 4), None
-    width, layers = k.count("hidden_size", 2304), k.count("num_hidden_layers", 27, 100_000)
-    k.word("hidden_act", "silu", ACTIVATIONS)
-    vocab, attending = k.count("vocab_size", 163_840), k.count("num_attention_heads", 32)
-    low = None if k.config.get("q_lora_rank") is None else k.count("q_lora_rank", 1)
-    wide = heads * dim
-    state = (
-        4 * width * wide
-        + 3 * wide * kernel
-        + wide + heads
-        + 2 * (width * dim + dim * wide)
-        + width * heads
-        + dim
-    )  # fmt: skip
-    if full is not None:
-        listed = {n for n in full if type(n) is int} if isinstance(full, list) else set()
-        kinds = [FULL if i + 1 in listed else STATE for i in range(layers)]
-        kinds = _kinds(k, "layer_types", layers, MIXERS, lambda i: kinds[i])
-    else:
-        kinds = _kinds(k, "layer_types", layers, MIXERS,
-                       lambda i: FULL if i and i % 4 == 0 else STATE)  # fmt: skip
-    mixes = sum(_latent(k, width, attending, low) if kind == FULL else state for kind in kinds)
-    first = k.count_or_zero("first_k_dense_replace", 1)
-    feeds = _kinds(k, "mlp_layer_types", layers, FEEDS, lambda i: DENSE if i < first else SPARSE)
-    inner, experts = k.count("moe_intermediate_size", 1024), k.count("num_local_experts", 256)
-    shared = k.count("n_shared_experts", 1) * inner
-    sparse = experts * (3 * width * inner + width) + 3 * width * shared
-    dense = 3 * width * k.count("intermediate_size", 9216)
-    fed = sum(dense if kind == DENSE else sparse for kind in feeds)
-    tied = k.flag("tie_word_embeddings", False)
-    found = vocab * width + width + mixes + fed + layers * 2 * width
     return found + (0 if tied or k.head != CAUSAL else vocab * width)
 
 
@@ -447,15 +373,8 @@ COUNTED: dict[str, Family] = {
     ),
     "mellum": _decoder(_mellum, "Mellum"),
     "aria_text": _decoder(_aria, "AriaText"),
-    "cohere2_moe": _decoder(_cohere2_moe, "Cohere2Moe"),
-    "minimax": _decoder(_minimax, "MiniMax", classifier=True),
     "jetmoe": _decoder(_jetmoe, "JetMoe", classifier=True),
     "longcat_flash": _decoder(_longcat, "LongcatFlash"),
-    "kimi_linear": counted(
-        _kimi, decoder_classes("KimiLinear", classifier=False), decoder=True,
-        aliases={"num_experts": "num_local_experts", "num_experts_per_token": "num_experts_per_tok",
-                 "num_shared_experts": "n_shared_experts"},
-    ),
     "olmo_hybrid": _decoder(_olmo_hybrid, "OlmoHybrid"),
     "recurrent_gemma": _decoder(_recurrent_gemma, "RecurrentGemma"),
     "gpt_neox_japanese": _decoder(_neox_japanese, "GPTNeoXJapanese"),

@@ -138,8 +138,6 @@ COUNTED: dict[str, Family] = {
     "siglip2": counted(
         _siglip(True), {"Siglip2Model": ALIKE, "Siglip2ForImageClassification": CLASSIFICATION}
     ),
-    "siglip_vision_model": counted(lambda k: _seen(k, False), {"SiglipVisionModel": EMBEDDING}),
-    "siglip_text_model": counted(_told, {"SiglipTextModel": EMBEDDING}),
     "siglip2_vision_model": counted(lambda k: _seen(k, True), {"Siglip2VisionModel": EMBEDDING}),
     "siglip2_text_model": counted(_told, {"Siglip2TextModel": EMBEDDING}),
     "git": counted(_git, {"GitForCausalLM": CAUSAL, "GitModel": EMBEDDING}),

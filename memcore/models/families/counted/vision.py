@@ -94,24 +94,6 @@ def _beit(k: Keys) -> int:
     return found + _classes(k, width)
 
 
-def _dinov3(k: Keys) -> int:
-    width, inner, layers = _sizes(k, 384, 1536)
-    _, values = patched(k)
-    bias = k.flag("mlp_bias", True)
-    gated = k.flag("use_gated_mlp", False)
-    attends = 4 * width * width
-    attends += sum(width * k.flag(f"{name}_bias", name != "key")
-                   for name in ("query", "key", "value", "proj"))  # fmt: skip
-    fed = mlp(width, inner, bias) + (linear(width, inner, bias) if gated else 0)
-    registers = k.count_or_zero("num_register_tokens", 0)
-    return (
-        linear(values, width)
-        + (2 + registers) * width
-        + layers * (attends + fed + 2 * norm(width) + 2 * width)
-        + norm(width)
-    )
-
-
 def _video(k: Keys) -> int:
     """VideoMAE, whose positions are not learned; keys have no bias."""
     width, inner, layers = _sizes(k)
@@ -393,7 +375,6 @@ COUNTED: dict[str, Family] = {
     "vit_mae": counted(_mae, {"ViTMAEForPreTraining": PRETRAINED, "ViTMAEModel": EMBEDDING}),
     "beit": counted(_beit, image_classes("Beit") | {"BeitForMaskedImageModeling": MASKED_IMAGES}),
     "data2vec-vision": counted(_data2vec, image_classes("Data2VecVision")),
-    "dinov3_vit": counted(_dinov3, {"DINOv3ViTModel": EMBEDDING}),
     "videomae": counted(
         _video, image_classes("VideoMAE", "Video") | {"VideoMAEForPreTraining": PRETRAINED}
     ),

@@ -1,0 +1,109 @@
+"""Kimi Linear: three delta nets that forget each channel by itself to one layer of latent attention
+without positions, and experts that a sigmoid scores (Kimi Team, arXiv 2510.26692)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.layers.recurrent import kimi_delta_attention
+from memcore.models.config import Keys
+from memcore.models.families.deepseek import CACHE, attention, latent, mixture, router_groups
+from memcore.models.families.family import (
+    HF_ONLY,
+    Family,
+    decoder_classes,
+    listed,
+    mixed_kinds,
+)
+from memcore.models.families.llama import embed, head, llama_like
+from memcore.models.families.mixtral import sparse_layer
+from memcore.models.model import Model, Recurrence
+from memcore.tape.kinds import FULL, RECURRENT, dense, nope, recurs
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Tape, Tensor
+
+CHUNK = 64  # tokens of a span (vllm/model_executor/layers/fla/ops/kda.py)
+
+
+def _config(k: Keys, label: str) -> Model:
+    model = llama_like(
+        k,
+        label,
+        "kimi_linear",
+        hidden=2304,
+        intermediate=9216,
+        layers=27,
+        heads=32,
+        head_dim=72,
+        vocab=163_840,
+        positions=1_048_576,
+    )
+    k.assumed.pop("head_dim", None)  # which neither kind of layer has
+    k.refuse("num_nextn_predict_layers", 0, None)
+    k.refuse("mla_use_nope", True)
+    k.refuse("use_grouped_topk", True)
+    k.word("moe_router_activation_func", "sigmoid", {"sigmoid": "sigmoid"})
+    state, whole = _state(k)
+    usual = (lambda i: i + 1 not in whole) if whole else (lambda i: i == 0 or i % 4 != 0)
+    kinds = mixed_kinds(k, "layer_types", model.layers, usual)
+    kinds = tuple(nope(kind) if kind == FULL else RECURRENT for kind in kinds)
+    low = k.config.get("q_lora_rank") is not None  # transformers has none where the file has none
+    k.config = {**k.config, "q_lora_rank": k.config.get("q_lora_rank")}
+    model = replace(model, recurrence=state, kinds=kinds)
+    model = latent(k, model, (256, 8), 1024, 1, 1)
+    fed = listed(k, "mlp_layer_types", model.layers, {"dense": "dense", "sparse": "sparse"})
+    if fed:
+        own = zip(kinds, fed, strict=True)
+        kinds = tuple(dense(kind) if word == "dense" else kind for kind, word in own)
+        model = replace(model, kinds=kinds)
+    router_groups(k, model, 1, 1)
+    normalised = k.flag("norm_topk_prob", True)
+    traits = replace(
+        model.traits,
+        compressed_queries=low,
+        router_sigmoid=True,
+        router_normalised=normalised,
+    )
+    return replace(model, traits=traits)
+
+
+def _state(k: Keys) -> tuple[Recurrence, set[int]]:
+    """What a delta net keeps, and which layers, counted from one, are none, as published files say
+    it; transformers writes it into keys of its own."""
+    inside = k.within("linear_attn_config")
+    if k.config.get("linear_attn_config") is not None:
+        dim, heads = inside.count("head_dim", 128), inside.count("num_heads", 32)
+        kernel = inside.count("short_conv_kernel_size", 4, 1000)
+    else:
+        dim, heads = k.count("linear_head_dim", 128), k.count("linear_num_heads", 32)
+        kernel = k.count("linear_conv_kernel_dim", 4, 1000)
+    inside.config.get("kda_layers")  # all others
+    given = inside.config.get("full_attn_layers")
+    if given is not None and (
+        not isinstance(given, list) or any(type(n) is not int for n in given)
+    ):
+        inside.fail("full_attn_layers", "must be a list of the numbers of layers, from 1")
+        given = None
+    k.absorb("linear_attn_config", inside)
+    state = Recurrence(heads, dim, dim, heads, kernel, CHUNK, dtype="fp32", projects=False)
+    return state, set(given or ())
+
+
+def _mixer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    return kimi_delta_attention(t, x) if recurs(kind) else attention(t, s, x, kind)
+
+
+FAMILY = Family(
+    _config, embed, sparse_layer(_mixer, mixture), head, cache=CACHE, kernels=HF_ONLY,
+    classes=decoder_classes("KimiLinear", classifier=False),
+    aliases={
+        "num_experts": "n_routed_experts",
+        "num_local_experts": "n_routed_experts",
+        "num_experts_per_token": "num_experts_per_tok",
+        "num_shared_experts": "n_shared_experts",
+        "num_expert_group": "n_group",
+        "moe_renormalize": "norm_topk_prob",
+        "model_max_length": "max_position_embeddings",
+    },
+    untrained="what the kernels of its delta nets (chunk_kda) keep for backward is not known yet",
+)  # fmt: skip

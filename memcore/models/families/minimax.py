@@ -1,0 +1,67 @@
+"""MiniMax-Text-01 and M1: lightning attention, every few layers softmax attention, and Mixtral's
+experts. What a layer adds to is what its norm made (MiniMax, arXiv 2501.08313)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memcore.layers.experts import routed_experts, softmax_router
+from memcore.layers.ops import rms_norm
+from memcore.layers.recurrent import lightning_attention
+from memcore.models.config import Keys
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes, mixed_kinds
+from memcore.models.families.llama import attention, embed, head, llama_like
+from memcore.models.families.mixtral import routing, with_experts
+from memcore.models.model import Model, Recurrence
+from memcore.tape.kinds import recurs
+from memcore.tape.primitives import add, scale
+from memcore.tape.structure import Structure
+from memcore.tape.tape import Tape, Tensor
+
+
+def _config(k: Keys, label: str) -> Model:
+    k.refuse("router_jitter_noise", 0.0)
+    k.refuse("sliding_window", None)
+    k.refuse("shared_intermediate_size", 0, None)
+    model = llama_like(
+        k,
+        label,
+        "minimax",
+        intermediate=14_336,
+        kv_heads=8,
+        positions=131_072,
+        router_normalised=True,
+        rotary_partial=True,
+    )
+    model = with_experts(model, routing(k, "num_local_experts", 8, 2), model.intermediate_size)
+    state = Recurrence(
+        model.heads, model.head_dim, model.head_dim, model.heads, kernel=1,
+        chunk=k.count("block_size", 256), projects=False,
+    )  # fmt: skip
+    return replace(
+        model,
+        rotary_dim=k.count_or("rotary_dim", model.head_dim, model.head_dim),
+        recurrence=state,
+        kinds=mixed_kinds(k, "layer_types", model.layers, lambda i: bool(i % 2)),
+    )
+
+
+def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
+    x = rms_norm(t, x, "input_layernorm")
+    h = lightning_attention(t, x) if recurs(kind) else attention(t, s, x, kind)
+    x = rms_norm(t, _summed(t, x, h), "post_attention_layernorm")
+    with t.scope("mlp"):
+        h = routed_experts(t, s, x, *softmax_router(t, s, x, cast_back=False))
+    return _summed(t, x, h)
+
+
+def _summed(t: Tape, x: Tensor, h: Tensor) -> Tensor:
+    return add(t, scale(t, x, "residual, scaled"), scale(t, h, "result, scaled"), "residual")
+
+
+FAMILY = Family(
+    _config, embed, _layer, head, kernels=HF_ONLY,
+    classes=decoder_classes("MiniMax"),
+    aliases={"num_experts": "num_local_experts"},
+    untrained="what its loop over blocks of lightning attention keeps is not known yet",
+)  # fmt: skip

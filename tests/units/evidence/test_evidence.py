@@ -193,9 +193,13 @@ NO_PRESET = {
     "afmoe",
     "albert",
     "clip",
+    "cohere2_moe",
     "deit",
     "dinov2_with_registers",
+    "dinov3_vit",
     "mllama_text_model",
+    "siglip_text_model",
+    "siglip_vision_model",
     "umt5",
 }  # families whose figures are those of small models alone
 

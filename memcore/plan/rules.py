@@ -141,6 +141,7 @@ def _expert_tensor_ranks(s: dict[str, Any]) -> int:
     return _most(s["ETP"], lambda n: wide % n == 0 and on_stage % (n * s["EP"]) == 0)
 
 
+USUAL = "bf16-mixed"  # the precision that every framework has
 SIZE_RULES = (
     SizeRule(
         "parallel.shard_group",
@@ -233,6 +234,7 @@ SIZE_RULES = (
         ),
         lambda s: _up(s["S"], s["CP"] * s["TP"] * s["NARROW"]),
         "choose another multiple of it",
+        lambda s: ({"train.precision": USUAL},),  # where images say how many tokens there are
     ),
     SizeRule(
         "train.precision",
@@ -247,7 +249,7 @@ SIZE_RULES = (
             f"products in 8 bits want widths in multiples of {s['NARROW']}, which this model's are "
             "not"
         ),
-        lambda s: "bf16-mixed",
+        lambda s: USUAL,
     ),
     SizeRule(
         "parallel.etp",
@@ -537,9 +539,6 @@ def _framework_rules(plan: Plan, _: Model | None) -> Iterator[Rule]:
             *to("train.checkpointing", "full"),
         ),
     )
-
-
-USUAL = "bf16-mixed"  # the precision that every framework has
 
 
 def _model_rules(plan: Plan, model: Model | None) -> Iterator[Rule]:

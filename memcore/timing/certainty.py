@@ -12,13 +12,13 @@ steps: by how much the one was farther off than the other (presets/evidence/apar
 
 from __future__ import annotations
 
-import functools
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.words.training import FRAMEWORKS, multiple
 
@@ -125,7 +125,7 @@ def ranked(plans: Sequence[Plan], times: Sequence[float], told: Told = apart) ->
     return ranks
 
 
-@functools.cache
+@kept
 def _table(name: str) -> Mapping[str, Any]:
     path = files("presets").joinpath("evidence", f"{name}.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -34,7 +34,7 @@ def _config(k: Keys, label: str) -> Model:
         attention_dropout=k.dropout("attention_dropout", 0.0),
         gated=gated,
     )
-    k.config = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536, **k.config}
+    k.config = {"num_attention_heads": 6, "intermediate_size": 1536, **k.config}
     model = vit.of_images(k, label, "dinov3_vit", traits, patch=16, extra=1 + registers)
     return replace(model, type_rows=registers, position_rows=0, rotary_dim=model.head_dim)
 

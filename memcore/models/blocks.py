@@ -156,8 +156,7 @@ def _tape(
     t.frozen, t.frozen_tied = frozen, s.frozen not in ("", SEEING)
     t.table, t.keeps, t.unfused, t.float8 = s.table, s.keeps, s.unfused, s.float8
     t.main_grad = s.main_grad
-    # Autocast's cast and a kernel that makes the gradient itself give the head's as a whole tensor.
-    t.third = not s.autocast and s.cross_entropy != "chunked"
+    t.third = s.cross_entropy != "chunked"  # whose kernel makes the head's gradient itself
     t.reached = s.reached or bool(s.adapters and s.adapters.inputs)
     layer = kind is not None and kind.place != BRIDGE
     with t.scope(prefix, Part.LAYER if layer else None):

@@ -1085,7 +1085,7 @@ UNFOLDED: tuple[dict[str, str], ...] = (
     {"fw": "megatron", "kernels": "megatron", "zero": "1", "ckpt": "selective"},
     {"model": "mixtral-8x7b", "fw": "megatron", "kernels": "megatron", "zero": "1", "pp": "2"},
     {"with": "grpo", "adapter": "qlora", "fw": "pytorch", "zero": "0", "prec": "bf16-pure"},
-    {"model": "llava-1.5-7b"},
+    {"model": "qwen2.5-vl-7b-vision"},
     {"model": "flan-t5-xl", "seq": "512", "attn": "eager"},
     {"model": "bamba-9b"},
     {"v": "1", "model": "gpt-oss-20b", "engine": "llama.cpp", "wdtype": "mxfp4"},

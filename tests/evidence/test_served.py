@@ -75,7 +75,8 @@ def test_kv_bytes_per_token_are_the_model_s_definition(name):
     train = {"attention": FAMILIES[m.family].attentions[0], "seq_len": seq_len}
     plan = Plan(model=name, train=train)
     if m.kv_rank:
-        values = m.layers * (m.kv_rank + m.rotary_dim)
+        layers = sum(map(attends, m.kinds)) if m.recurrence else m.layers
+        values = layers * (m.kv_rank + m.rotary_dim)
         if m.indexer:  # an 8-bit key and an fp32 scale, of layers that share no other's
             own = sum(not is_shared(kind) for kind in m.kinds) if m.kinds else m.layers
             values += own * (m.indexer.dim + 4) // 2

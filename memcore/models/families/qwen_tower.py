@@ -136,7 +136,7 @@ def _image(k: Keys, family: str, patch: int) -> Image:
         k.fail("patch_size", "must be one number: patches as high as wide")
     merge = k.count("spatial_merge_size", 2, 1000)
     frames = k.count("temporal_patch_size", 2, 1000)
-    channels = frames * k.count("in_channels", 3, 1000)
+    channels = frames * k.count_or("in_channels", 3, 1000)  # which published files do not say
     window = k.count("window_size", 112, 10**6) // rows // merge * merge if family == QWEN2_5 else 0
     if family == QWEN2_5 and not window:
         k.fail("window_size", f"must be at least the {rows * merge} pixels of a token")

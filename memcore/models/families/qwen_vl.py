@@ -129,7 +129,10 @@ def _whole(name: str, stem: str, tower: str, usual: Mapping[str, int]) -> Family
     )
 
 
-SIZED = "Images are squares of train.image_size pixels a side, in prompts of serve.image_size."
+SIZED = (
+    f"Images are taken to be squares, {qwen_tower.SIDE} pixels a side unless the plan says another "
+    "size."
+)
 FAMILIES = TEXTS | {
     name: _whole(name, stem, tower, usual)
     for name, stem, tower, usual in (

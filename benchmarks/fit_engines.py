@@ -11,8 +11,10 @@ of the greatest throughput, as a step in which as many prompts are read as answe
 the ninth in ten nor choices under a target are fitted to: with both in the sum, cells that were
 left out were 10.1 and not 8.7 % off a token, and no more choices were right.
 
-A fit without some points begins at NEUTRAL, which no point was asked for: one that began at the fit
-to all would keep what it should not know wherever the other points say little.
+Points tell some constants apart badly. So what is LIKELY of two of them weighs a little against the
+points, and so do other engines' values of the same constant (TOGETHER). Every fit begins at START,
+which no point was asked for: one that began at the fit to all would keep what it should not know
+wherever the other points say little.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memcore.evidence.engines import GUESSED, Point, choosing, greatest, points
+from memcore.evidence.engines import Point, choosing, greatest, points
 from memcore.hardware.accelerator import Accelerator
+from memcore.hardware.kernels import WIDENED_4
 from memcore.plan.plan import Plan
 from memcore.serving import time as served
 from memcore.serving.server import Server
@@ -45,6 +48,7 @@ MOST = {"bf16": 0.75, "fp8": 0.75, "fp8 Blackwell": 0.75, "fp4": 0.75, "widened"
         "guessed": 0.95}  # fmt: skip
 PRODUCTS = ("bf16", "fp8", "bf16 Blackwell", "fp8 Blackwell", "fp4 Blackwell")
 OF_THROUGHPUT = 0.4
+SMALL_ERROR = 0.05  # of a logarithm, below which errors count as their squares
 PARTS = 9  # of the cells
 FEW = 30  # points of an architecture, below which it has no constants of its own
 # Not fitted to, though the errors count them: these rows are of the same runs as others that one
@@ -289,29 +293,28 @@ class Table:
 
     def loss(self, c: dict[str, float], chosen: Array, most: Array) -> float:
         token, first = self.felt(c)
-        a = np.minimum(np.abs(np.log(token / self.token)), 0.5)
-        b = np.minimum(np.abs(np.log(first / self.first)), 0.8)
+        a = np.minimum(sized(np.log(token / self.token)), 0.5)
+        b = np.minimum(sized(np.log(first / self.first)), 0.8)
         ours = self.most.running / self.most.seconds(0, c)
-        d = np.minimum(np.abs(np.log(ours / self.per_second)), 0.5)
+        d = np.minimum(sized(np.log(ours / self.per_second)), 0.5)
         more = OF_THROUGHPUT * d[most].mean() if most.any() else 0.0
-        return float((a + 0.3 * b)[chosen].mean() + more)
+        return float((a + 0.3 * b)[chosen].mean() + more + unlikely(c) / chosen.sum())
 
-    def fitted(
-        self, c: dict[str, float], chosen: Array, most: Array, rounds: int
-    ) -> dict[str, float]:
-        """A coordinate search from `c`, less what UNLIKE says. What too few points tell is not
+    def fitted(self, chosen: Array, most: Array) -> dict[str, float]:
+        """A coordinate search from START, less what UNLIKE says. What too few points tell is not
         taken from others."""
-        chosen = chosen & ~self.unlike
+        chosen, c = chosen & ~self.unlike, START
         if (chosen & self.steps.latent).sum() < TEN:
             c = c | {"absorbed": 0.0}
-        if (chosen & (self.steps.guesses > 0)).sum() < TEN:
-            c = c | {"guessed": GUESSED.middle}
+        held = [*HELD, "guessed"] if (chosen & (self.steps.guesses > 0)).sum() < TEN else HELD
         routed = chosen & ~self.steps.blackwell & (self.steps.routed > 0)
         few = [f"routed {e}" for e in ENGINES if (routed & self.steps.of(e)).sum() < TEN]
+        if (chosen & self.steps.blackwell).sum() < FEW:
+            few += [name for name in c if name.endswith("Blackwell")]
         c = {k: v for k, v in c.items() if k not in few}
         best, size = self.loss(c, chosen, most), dict.fromkeys(c, 0.25)
-        for _ in range(rounds):
-            for name in [name for name in c if name not in HELD]:
+        for _ in range(ROUNDS):
+            for name in [name for name in c if name not in held]:
                 for factor in (1 + size[name], 1 / (1 + size[name])):
                     tried = c | {name: min(c[name] * factor, MOST.get(name, math.inf))}
                     loss = self.loss(tried, chosen, most)
@@ -336,58 +339,63 @@ class Table:
         )  # fmt: skip
 
 
+def sized(off: Array) -> Array:
+    """The size of each error, small ones by their squares."""
+    return np.asarray(np.sqrt(off**2 + SMALL_ERROR**2) - SMALL_ERROR)
+
+
+def unlikely(c: dict[str, float]) -> float:
+    """How unlikely constants are: half the squares of how many times further than is likely their
+    logarithms are off. One that is as far off as is likely weighs as much as a point can."""
+    off = [math.log(c[name] / START[name]) / apart for name, apart in LIKELY.items()]
+    for kind, apart in TOGETHER.items():
+        each = [math.log(v) for name, v in c.items() if name.split()[0] == kind]
+        off += [(x - sum(each) / len(each)) / apart for x in each]
+    return 0.5 * sum(x * x for x in off)
+
+
+# How far these are likely to be from START, in logarithms.
+LIKELY = {
+    "widened": 0.5,  # what products that are no experts' reach, from other measurements
+    "prompts latent": 1.2,  # an order of magnitude: 90 to 1,000 microseconds
+}
+# How far engines are likely to be from their mean: by a third, by half. Orders of magnitude too.
+TOGETHER = {"routed": 0.4, "step": 0.7}
+ROUNDS = 40
+# Shares that kernels reach elsewhere, and else orders of magnitude; alike for all engines.
 START = {
-    "read": 0.93, "cache": 0.93,
-    "bf16": 0.696, "fp8": 0.725, "fp8 Blackwell": 0.569, "fp4": 0.507, "widened": 0.457,
-    "routed": 32.0, "routed vllm": 5.84, "routed sglang": 63.8,
-    "hop": 0.006, "rank": 0.379, "link": 0.431, "alike": 0.435, "rows": 0.367,
-    "wave": 0.041, "prompts before": 2.52, "steps before": 2.37, "prompts": 7.03,
-    "prompts latent": 778.0, "absorbed": 44.8, "guessed": 0.785, "sequence": 8.80,
-    **HELD,
-    "layer vllm": 63.5, "layer sglang": 54.5, "layer tensorrt-llm": 55.0, "step vllm": 0.444,
-    "step sglang": 1.39, "step tensorrt-llm": 1.18, "step tensorrt-llm Blackwell": 0.258,
-    "first vllm": 10.8, "first sglang": 239.0, "first tensorrt-llm": 79.6,
-    "first tensorrt-llm Blackwell": 16.1,
-}  # fmt: skip
-
-
-# Orders of magnitude, alike for all engines.
-NEUTRAL = {
     "read": 0.9, "cache": 0.9,
-    "bf16": 0.7, "fp8": 0.65, "fp8 Blackwell": 0.6, "fp4": 0.5, "widened": 0.7,
-    "routed vllm": 30.0, "routed sglang": 30.0, "routed": 30.0,
-    "hop": 1.0, "rank": 0.5, "link": 0.6, "alike": 0.7, "rows": 0.7,
+    "bf16": 0.7, "fp8": 0.65, "fp8 Blackwell": 0.6, "fp4": 0.5, "widened": WIDENED_4.middle,
+    "routed": 30.0, "hop": 1.0, "rank": 0.5, "link": 0.6, "alike": 0.7, "rows": 0.7,
     "wave": 0.1, "prompts before": 1.0, "steps before": 1.0, "prompts": 30.0,
     "prompts latent": 300.0, "absorbed": 30.0, "guessed": 0.7, "sequence": 5.0,
     **HELD,
+    **{f"routed {e}": 30.0 for e in ("vllm", "sglang")},
     **{f"layer {e}": 50.0 for e in ENGINES},
     **{f"step {e}": 1.0 for e in (*ENGINES, "tensorrt-llm Blackwell")},
     **{f"first {e}": 50.0 for e in (*ENGINES, "tensorrt-llm Blackwell")},
 }  # fmt: skip
-ROUNDS = 40  # of a fit that begins there
 
 
 def main() -> int:
     table = Table()
     every, most = np.ones(len(table.gpu), bool), np.ones(len(table.per_second), bool)
-    start = table.fitted(START, every, most, 16)
-    print({k: round(v, 3) for k, v in sorted(start.items())})
-    print("all", [round(x, 4) for x in table.off(start, every)])
-    ours = table.most.running / table.most.seconds(0, start)
+    fit = table.fitted(every, most)
+    print({k: float(f"{v:.4g}") for k, v in sorted(fit.items())})
+    print("all", [round(x, 4) for x in table.off(fit, every)])
+    ours = table.most.running / table.most.seconds(0, fit)
     print("throughput", np.median(np.abs(table.per_second / ours - 1)).round(4))
     if "--left-out" not in sys.argv:
         return 0
     for what, column in (("GPU", table.gpu), ("model", table.model)):
         for name in sorted(set(column)):
             chosen, others = column != name, table.of_most[what] != name
-            of_few = (chosen & table.steps.blackwell).sum() < FEW
-            begin = {k: v for k, v in NEUTRAL.items() if not (of_few and k.endswith("Blackwell"))}
-            without = table.fitted(begin, chosen, others, ROUNDS)
+            without = table.fitted(chosen, others)
             said(what, name, table.off(without, ~chosen))
     token, first = np.zeros(len(table.gpu)), np.zeros(len(table.gpu))
     part = parts_of(table.points)
     for k in range(PARTS):
-        without = table.fitted(NEUTRAL, part != k, most, ROUNDS)
+        without = table.fitted(part != k, most)
         for found, of in zip((token, first), table.felt(without), strict=True):
             found[part == k] = of[part == k]
     said("cells", CELLS, table.beside(token, first, every))

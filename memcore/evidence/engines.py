@@ -39,7 +39,8 @@ LOW_LOAD = 8  # at once
 ASKED = 0.95  # memory_utilization of points that the engine's own share would not have let start
 # What the points do not say, and is read off them.
 GUESSED = Constant(
-    "guesses that are right, of points that seem to have a draft", 0.785, 0.785, "ratio", "assumed",
+    "guesses that are right, of points that seem to have a draft", 0.7625, 0.7625, "ratio",
+    "assumed",
     "fitted, with the engines' constants, to the 31 points of DeepSeek-V3 under TensorRT-LLM "
     "1.2.0rc6.post3, which take 0.6 times as long for a token as the same loads two weeks before: "
     "as with multi-token prediction",

@@ -209,13 +209,13 @@ def _products(of: str, **shares: float) -> Mapping[str, Constant]:
 
 
 _PRODUCTS = MappingProxyType({
-    "Blackwell": _products("Blackwell", bf16=0.696, fp8=0.569, fp4=0.507),
-    "": _products("others", bf16=0.696, fp8=0.725),
+    "Blackwell": _products("Blackwell", bf16=0.7084, fp8=0.5812, fp4=0.5018),
+    "": _products("others", bf16=0.7084, fp8=0.7273),
 })  # fmt: skip
 _READ = _today("engines, share of peak bandwidth", 0.93, "ratio")
-_ROWS = _today("rows of experts, gathered and summed, share of that", 0.367, "ratio")
+_ROWS = _today("rows of experts, gathered and summed, share of that", 0.379, "ratio")
 _FOUR_GROUPED = _today(
-    "engines, experts' weights of 2 to 5 bits, widened, share of that", 0.457, "ratio"
+    "engines, experts' weights of 2 to 5 bits, widened, share of that", 0.5319, "ratio"
 )
 _ATTENTION = _today("attention of engines to a prompt, share of peak FLOP/s", 0.65, "ratio")
 
@@ -225,16 +225,16 @@ def _routing(of: str, value: float) -> Mapping[str, Constant]:
     return MappingProxyType({"Blackwell": NOTHING, "": _today(name, value, "seconds per layer")})
 
 
-_HOP = _today("an all-reduce of engines over NVLink", 0.006e-6, "seconds")
-_RANK = _today("the same, for each other GPU", 0.379e-6, "seconds")
-_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.431, "ratio")
-_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 7.03e-6,
+_HOP = _today("an all-reduce of engines over NVLink", 0.0003e-6, "seconds")
+_RANK = _today("the same, for each other GPU", 0.3598e-6, "seconds")
+_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.4163, "ratio")
+_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 8.363e-6,
                   "seconds per layer")  # fmt: skip
-_LATENT = _today("the same, of latent attention", 778.0e-6, "seconds per layer")
+_LATENT = _today("the same, of latent attention", 724.1e-6, "seconds per layer")
 _ABSORBED = _today(
-    "between kernels, engines, of latent attention, more", 44.8e-6, "seconds per layer"
+    "between kernels, engines, of latent attention, more", 37.89e-6, "seconds per layer"
 )
-_ALIKE = _today("tokens of a step, as they choose experts", 0.435, "ratio")
+_ALIKE = _today("tokens of a step, as they choose experts", 0.4657, "ratio")
 
 
 def _engine(layer: Constant, routed: Mapping[str, Constant]) -> Mapping[str, Kernels]:
@@ -251,14 +251,14 @@ def _engine(layer: Constant, routed: Mapping[str, Constant]) -> Mapping[str, Ker
 
 
 VLLM = _engine(
-    _today("between kernels, vLLM", 63.5e-6, "seconds per layer"), _routing("vLLM", 5.84e-6)
+    _today("between kernels, vLLM", 60.57e-6, "seconds per layer"), _routing("vLLM", 18.28e-6)
 )
 SGLANG = _engine(
-    _today("between kernels, SGLang", 54.5e-6, "seconds per layer"), _routing("SGLang", 63.8e-6)
+    _today("between kernels, SGLang", 81.19e-6, "seconds per layer"), _routing("SGLang", 31.64e-6)
 )
 TENSORRT_LLM = _engine(
-    _today("between kernels, TensorRT-LLM", 55.0e-6, "seconds per layer"),
-    _routing("TensorRT-LLM", 32.0e-6),
+    _today("between kernels, TensorRT-LLM", 53.07e-6, "seconds per layer"),
+    _routing("TensorRT-LLM", 31.28e-6),
 )
 
 # --- llama.cpp and MLX, by the memory of what they run on -----------------------------------------

@@ -142,7 +142,7 @@ class Engine(Word):
 
 
 AUTO = "auto"
-_SEQUENCE = _fitted("engines, a sequence of a step", 8.80e-6, "seconds")
+_SEQUENCE = _fitted("engines, a sequence of a step", 9.278e-6, "seconds")
 
 _LLAMA_CPP = Engine(
     "llama.cpp",
@@ -170,8 +170,8 @@ ENGINES = {
         kernels=kernels.VLLM,
         off=kernels.OFF_TODAY,
         sequence=_SEQUENCE,
-        step={"": _fitted("a step, vLLM", 0.444e-3, "seconds")},
-        first={"": _fitted("before the first token, vLLM", 10.8e-3, "seconds")},
+        step={"": _fitted("a step, vLLM", 0.5632e-3, "seconds")},
+        first={"": _fitted("before the first token, vLLM", 11.48e-3, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "aws", "huawei"),
     ),
     VLLM_V0: Engine(
@@ -189,9 +189,9 @@ ENGINES = {
         alternates=True,
         kernels=kernels.SGLANG,
         off=kernels.OFF_SGLANG,
-        step={"": _fitted("a step, SGLang", 1.39e-3, "seconds")},
+        step={"": _fitted("a step, SGLang", 0.7013e-3, "seconds")},
         sequence=_SEQUENCE,
-        first={"": _fitted("before the first token, SGLang", 0.239, "seconds")},
+        first={"": _fitted("before the first token, SGLang", 0.2471, "seconds")},
         vendors=("nvidia", "amd", "intel", "google", "huawei"),
     ),
     TENSORRT_LLM: Engine(
@@ -204,15 +204,15 @@ ENGINES = {
         kernels=kernels.TENSORRT_LLM,
         off=kernels.OFF_TODAY,
         step={
-            "Blackwell": _fitted("a step, TensorRT-LLM on Blackwell", 0.258e-3, "seconds"),
-            "": _fitted("a step, TensorRT-LLM", 1.18e-3, "seconds"),
+            "Blackwell": _fitted("a step, TensorRT-LLM on Blackwell", 0.5097e-3, "seconds"),
+            "": _fitted("a step, TensorRT-LLM", 1.289e-3, "seconds"),
         },
         sequence=_SEQUENCE,
         first={
             "Blackwell": _fitted(
-                "before the first token, TensorRT-LLM on Blackwell", 0.0161, "seconds"
+                "before the first token, TensorRT-LLM on Blackwell", 0.01608, "seconds"
             ),
-            "": _fitted("before the first token, TensorRT-LLM", 0.0796, "seconds"),
+            "": _fitted("before the first token, TensorRT-LLM", 0.08072, "seconds"),
         },
         vendors=("nvidia",),
     ),
@@ -254,11 +254,11 @@ CHOICES: dict[str, Word] = {
 OF_RUNTIME = {"native": LLAMA_CPP, "eager": TRANSFORMERS, "compiled": GPT_FAST}  # auto; else vLLM
 # A benchmark sends as many requests as are to be served at once together, and ends after ten times
 # as many: of its average a tenth is what half of these wait for, one prompt after the other.
-FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.041,
+FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.04245,
                      "ratio")  # fmt: skip
-PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.52,
+PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.471,
                          "ratio")  # fmt: skip
-STEPS_BEFORE = _fitted("a closed loop: steps before a prompt's own", 2.37, "ratio")
+STEPS_BEFORE = _fitted("a closed loop: steps before a prompt's own", 2.28, "ratio")
 _EACH = [c for e in ENGINES.values() for c in (*e.step.values(), e.sequence, *e.first.values())]
 _LOOP = (FIRST_WAVE, PROMPTS_BEFORE, STEPS_BEFORE)
 CONSTANTS = tuple(c for c in dict.fromkeys((*_EACH, *_LOOP)) if c is not NOTHING)

@@ -83,8 +83,8 @@ def test_points_that_seem_to_have_a_draft():
     as it was measured to. Read as without a draft they are a quarter too slow."""
     found = spread(per_token, lambda f: f.point.guessed > 0)
     assert found.count == 31
-    assert found.median <= 0.065
-    assert found.nine_in_ten <= 0.15
+    assert found.median <= 0.05
+    assert found.nine_in_ten <= 0.12
     few, many = (
         spread(per_token, lambda f, n=n: f.point.guessed > 0 and (f.point.at_once > 16) is n).signed
         for n in (False, True)
@@ -147,7 +147,8 @@ def test_what_was_left_out_of_the_fit_is_nearly_as_right():
         ("model", f.point.model) for f in felt()
     }
     (cells,) = (r for r in rows if r["what"] == "cells")
-    assert cells["token"] <= 0.085
+    assert cells["token"] <= 0.09
+    assert cells["nine_in_ten"] <= 0.315  # 30 % is asked for
     for r in rows:
-        if r["points"] >= 100:  # what experts take rests on Qwen3 235B under two engines
-            assert r["token"] <= (0.23 if r["name"] == "qwen3-235b-a22b" else 0.18), r["name"]
+        if r["points"] >= 100:  # H200 has the points that no constant explains (fit_engines.UNLIKE)
+            assert r["token"] <= (0.185 if r["name"] == "h200-sxm-141gb" else 0.165), r["name"]

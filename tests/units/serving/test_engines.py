@@ -99,7 +99,8 @@ def test_what_a_closed_loop_says_is_what_its_stream_says():
 )
 def test_requests_of_sglang_come_in_waves(at_once, prompt, output):
     """It reads prompts before it generates: of equal lengths all end together and ask together, so
-    that each waits for half of the others; lengths that differ by a tenth bring them apart."""
+    that each waits for half of the others; lengths that differ by a tenth bring them apart, so that
+    the first token comes in about half the time or less."""
     words = {"engine": "sglang", "prefill": "whole", "requests": 10 * at_once}
     words |= {"prompt_len": prompt, "output_len": output, "max_seq_len": 8192}
     apart = {"lengths": "lognormal", "prompt_cv": 0.1, "output_cv": 0.1}
@@ -112,7 +113,7 @@ def test_requests_of_sglang_come_in_waves(at_once, prompt, output):
         checked(Book(plan, evaluate(plan)))
         first.append(simulated)
     together, scattered = first
-    assert together > 2 * scattered
+    assert together > 1.8 * scattered
 
 
 def test_an_engine_that_mixes_has_no_waves():

@@ -31,6 +31,7 @@ BASES = (
         },
     },
     {"model": "llava-1.5-7b", "train": {"seq_len": 2048}, "serve": {"prompt_len": 2048}},
+    {"model": "qwen2.5-vl-3b-vision"},
     {"model": "t5-base", "train": {"attention": "eager"}},
     {"model": SMALL, "train": {"frozen": "lower", "trained_layers": 2, "checkpoint_every": 2}},
     {"model": SMALL, "together": {"kind": "grpo", "engine_tp": 2}},

@@ -126,9 +126,9 @@ def _summaries(content: str) -> Iterator[Totals]:
     """Tables of torch.cuda.memory_summary(), which rounds each figure down to its unit. A peak of 0
     was not counted, as cudaMallocAsync counts no requests."""
     heads = [*_HEAD.finditer(content)]
+    names = {title: name for name, (title, _) in COUNTED.items()}
     for i, head in enumerate(heads):
         table = content[head.end() : heads[i + 1].start() if heads[i + 1 :] else None]
-        names = {title: name for name, (title, _) in COUNTED.items()}
         now, peak, within = {}, {}, 0
         for title, had, its, most, unit in _ROW.findall(table):
             if int(most):

@@ -32,6 +32,7 @@ from memcore.tape.dims import (
 )
 from memcore.tape.kinds import Role
 from memcore.tape.primitives import (
+    added,
     cast,
     gather,
     linear,
@@ -47,7 +48,6 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import ALWAYS, Gradients, Storage, Tape, Tensor
 
 SCORED: Shape = (*TOKENS, EXPERTS)
-TOP: Shape = (*TOKENS, TOP_K)
 ROWS: Shape = (ROUTED, D)
 
 
@@ -229,14 +229,6 @@ def _weights(t: Tape, stacks: Stacks, stack: Factor) -> Weights:
 
 
 NAMES = ("gate_up_proj", "down_proj")
-
-
-def added(t: Tape, x: Tensor, bias: Tensor, name: str) -> Tensor:
-    """x.add_(bias), in place. Saves nothing."""
-    t.start(name, x, bias)
-    out = Tensor(x.storage, x.shape, x.dtype, False)
-    t.finish(name, [x, bias], out, [], lambda g: [g[0], g[0]])
-    return out
 
 
 GATED = Stacks(gated)

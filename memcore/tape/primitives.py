@@ -677,7 +677,7 @@ def add(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
 
 
 def added(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
-    """a += b, which have one shape. Saves nothing."""
+    """a += b, in place; b may be a bias. Saves nothing."""
     t.start(name, a, b)
     out = Tensor(a.storage, a.shape, a.dtype, False)
     t.finish(name, [a, b], out, [], lambda g: [g[0], g[0]])

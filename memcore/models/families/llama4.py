@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memcore.layers.experts import SCORED, Stacks, added, gated, routed_experts, top_k
+from memcore.layers.experts import SCORED, Stacks, gated, routed_experts, top_k
 from memcore.layers.ops import (
     HIDDEN,
     KEYS,
@@ -44,6 +44,7 @@ from memcore.tape.dims import (
 )
 from memcore.tape.kinds import CHUNKED, FULL, Part, nope, turns
 from memcore.tape.primitives import (
+    added,
     cast,
     contiguous,
     heads_first,

@@ -38,7 +38,7 @@ VIEWPORT = {"width": 1280, "height": 800}
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 NO_CHROMIUM = (
     "no Chromium: `apt-get install chromium`, or `python -m playwright install chromium`, "
-    "or set CHROMIUM_PATH"
+    "or set CHROMIUM_PATH to one"
 )
 ARGUMENTS = (
     "--no-sandbox",  # as root, in a container
@@ -55,7 +55,7 @@ ARGUMENTS = (
 def chromium(playwright_own: str = "") -> str | None:
     """Where a Chromium is: CHROMIUM_PATH, the system's, or the one Playwright installed."""
     if given := os.environ.get("CHROMIUM_PATH"):
-        return given
+        return shutil.which(given)
     found = next(filter(None, map(shutil.which, NAMES)), None)
     return found or (playwright_own if os.path.exists(playwright_own) else None)
 

@@ -47,9 +47,9 @@ from memcore.models.config import parse_config
 from memcore.models.families import drafts
 from memcore.models.model import Model
 from memcore.plan.link import nearest
+from memcore.plan.model_rules import linear_layers
 from memcore.plan.plan import Plan, get, put, resolve_model, value_text
 from memcore.plan.repair import issues_in
-from memcore.plan.rules import linear_layers
 from memcore.words.engines import ENGINES, LLAMA_CPP
 from memcore.words.training import FRAMEWORKS, NO_LAYER, listed
 

@@ -22,8 +22,8 @@ from pydantic import BaseModel
 from memcore.kept import seldom_collected
 from memcore.plan.field import FROZEN, MACHINES, OTHER, ROUNDED, SAME, EachWord, Switch
 from memcore.plan.plan import SECTIONS, Plan, change_texts, facts, field_paths, get, words_of
+from memcore.plan.remedies import SHARDED, WHOLE
 from memcore.plan.repair import planned, settled
-from memcore.plan.rules import SHARDED, WHOLE
 from memcore.report import Memory, fields_but
 from memcore.timing.certainty import apart, ranked
 from memcore.training.training import Pool, Training

@@ -21,7 +21,7 @@ from memcore.evaluate import evaluate
 from memcore.frameworks import FRAMEWORKS
 from memcore.plan.plan import Plan, field_paths, limits_of, meant, put
 from memcore.plan.repair import planned
-from memcore.plan.rules import SIZE_RULES
+from memcore.plan.sizes import SIZE_RULES
 from memcore.quantity.reading import QUANTITIES, Values
 from memcore.tape.algebra import Algebra, UnsaidError
 from memcore.tape.dims import Number, minimum

@@ -57,66 +57,10 @@ from memcore.plan.field import (
 )
 from memcore.plan.rules import OF_HARDWARE, broken_rules, readers_of
 from memcore.units import Gbit, GiB, bytes_text, count_text
-from memcore.words import engines, experts
+from memcore.words import engines, experts, serving, stored, training
 from memcore.words.optimizers import OPTIMIZERS
 from memcore.words.precision import PRECISIONS
-from memcore.words.serving import (
-    ARRIVALS,
-    DRAFT_HEADS,
-    KV_CACHES,
-    LENGTHS,
-    NO_DRAFT,
-    PREFILLS,
-    RUNTIMES,
-    SERVE_OFFLOAD,
-    STATE_DTYPES,
-)
-from memcore.words.stored import (
-    AS_KEYS,
-    AS_PUBLISHED,
-    GGUF_MXFP4,
-    KV_DTYPES,
-    SERVED_DTYPES,
-    VALUE_DTYPES,
-    WEIGHT_DTYPES,
-    WeightDtype,
-)
 from memcore.words.together import ASLEEP, FROZEN, TOGETHER, TRAINER
-from memcore.words.training import (
-    ADAPTER_DTYPES,
-    ADAPTERS,
-    ALLOCATORS,
-    ATTENTION,
-    AUTO,
-    AVERAGES,
-    CHECKPOINTING,
-    CORE_ATTN,
-    CROSS_ENTROPY,
-    CUDA_GRAPHS,
-    DISPATCHERS,
-    EACH_ROW,
-    EARLY_STOP,
-    EMBEDDING_GRADIENTS,
-    FRAMEWORKS,
-    FREED,
-    GRADIENTS,
-    KERNELS,
-    LORA_TARGETS,
-    LOWER,
-    NO_LAYER,
-    OFFLOAD,
-    OFFLOAD_ACTIVATIONS,
-    OUTPUTS,
-    OVERLAP,
-    RECOMPUTE_METHODS,
-    RECOMPUTE_MODULES,
-    SCHEDULES,
-    UNIFORM,
-    UNQUANTIZED_DTYPES,
-    UNTRAINED,
-    listed,
-    multiple,
-)
 from memcore.words.word import Word
 
 VERSION = 1
@@ -161,8 +105,8 @@ def _of_model(has: Callable[[Model], object]) -> When:
     return lambda drafted, model: bool(has(model))
 
 
-_megatron = _is("train.framework", *(name for name, f in FRAMEWORKS.items() if f.own))
-_deepspeed = _is("train.framework", *(name for name, f in FRAMEWORKS.items() if f.flat))
+_megatron = _is("train.framework", *(name for name, f in training.FRAMEWORKS.items() if f.own))
+_deepspeed = _is("train.framework", *(name for name, f in training.FRAMEWORKS.items() if f.flat))
 _zero_3 = _all(_deepspeed, _is("train.zero", 3))
 _adapted = _not("train.adapter", "none")
 _on_nvme = _is("train.offload_parameters", "nvme")
@@ -174,7 +118,7 @@ _experts = _of_model(lambda model: model.experts)
 
 def _mxfp4(drafted: Drafted, model: Model) -> bool:
     word, said = drafted("serve.weight_dtype"), model.quantization
-    if word == AS_PUBLISHED:
+    if word == stored.AS_PUBLISHED:
         word = said.word if said else ""
     return bool(model.experts) and word == "mxfp4"
 
@@ -182,8 +126,8 @@ def _mxfp4(drafted: Drafted, model: Model) -> bool:
 def _llama_cpp(drafted: Drafted, model: Model) -> bool:
     word = drafted("serve.engine")
     if word == engines.AUTO:
-        stored = WEIGHT_DTYPES.get(drafted("serve.weight_dtype"))
-        word = stored.engine if stored else ""
+        weights = stored.WEIGHT_DTYPES.get(drafted("serve.weight_dtype"))
+        word = weights.engine if weights else ""
         word = word or engines.OF_RUNTIME.get(drafted("serve.runtime"), engines.VLLM)
     return bool(word == engines.LLAMA_CPP)
 
@@ -294,7 +238,7 @@ class Parallel(_Part):
         lever=Switch(True),
     )
     schedule: str = choice(
-        SCHEDULES,
+        training.SCHEDULES,
         "1f1b",
         "Pipeline schedule",
         "In which order micro-batches pass through the stages.",
@@ -352,10 +296,17 @@ def _elements(default: int, title: str, help: str, least: int = 0, **facts: Any)
     return number(default, title, help, "elements", within=(least, 10**12), **facts)
 
 
+def _image_size(of: str, **facts: Any) -> Any:
+    """The pixels along a side of square images."""
+    about = f"Height and width of {of}, of a model that takes any: rounded to whole tokens."
+    within = (1, 100_000)
+    return number(SIDE, "Image size", about, "pixels", within=within, when=_any_size, **facts)
+
+
 def _of_table(text: str, table: Collection[str]) -> str:
     """The words of a text, each once, in the order of their table. Raises ValueError for one that
     is not in it."""
-    named = listed(text)
+    named = training.listed(text)
     for name in named:
         if name not in table:
             raise ValueError(f"{shown(name)} is not known; {did_you_mean(name, table)}")
@@ -367,24 +318,23 @@ class Train(_Part):
     @classmethod
     def _as_listed(cls, modules: str) -> str:
         """Without blanks, and nothing as its word."""
-        return ",".join(listed(modules)) or NO_LAYER
+        return ",".join(training.listed(modules)) or training.NO_LAYER
 
     @field_validator("recompute_modules")
     @classmethod
     def _as_declared(cls, modules: str) -> str:
         """Each once, in the order of their table."""
-        found = _of_table(modules, RECOMPUTE_MODULES)
+        found = _of_table(modules, training.RECOMPUTE_MODULES)
         if not found:
-            raise ValueError(
-                f"no module is named; use {CORE_ATTN}, or train.checkpointing none to keep all"
-            )
+            use = f"use {training.CORE_ATTN}, or train.checkpointing none to keep all"
+            raise ValueError(f"no module is named; {use}")
         return found
 
     @field_validator("cuda_graphs")
     @classmethod
     def _as_captured(cls, graphs: str) -> str:
         """Each once, in the order of their table; nothing as its word."""
-        return _of_table(graphs, CUDA_GRAPHS) or NO_LAYER
+        return _of_table(graphs, training.CUDA_GRAPHS) or training.NO_LAYER
 
     micro_batch: int = number(
         1,
@@ -420,7 +370,7 @@ class Train(_Part):
         lever=EachWord(OTHER),
     )
     checkpointing: str = choice(
-        CHECKPOINTING,
+        training.CHECKPOINTING,
         "full",
         "Checkpointing",
         "Which activations are recomputed instead of kept.",
@@ -449,16 +399,7 @@ class Train(_Part):
         key="imgs",
         when=_image,
     )
-    image_size: int = number(
-        SIDE,
-        "Image size",
-        "Height and width of an image, of a model that takes any: rounded to whole tokens.",
-        "pixels",
-        within=(1, 100_000),
-        key="imgsz",
-        names=("image_resolution",),
-        when=_any_size,
-    )
+    image_size: int = _image_size("an image", key="imgsz", names=("image_resolution",))
     target_len: int = number(
         128,
         "Target length",
@@ -477,7 +418,7 @@ class Train(_Part):
         names=("gradient_accumulation_steps", "global_batch_size"),
     )
     gradients: str = choice(
-        GRADIENTS,
+        training.GRADIENTS,
         "freed",
         "Gradients",
         "Whether gradients stay allocated between optimizer steps.",
@@ -485,7 +426,7 @@ class Train(_Part):
         lever=Switch("freed"),
     )
     framework: str = choice(
-        FRAMEWORKS,
+        training.FRAMEWORKS,
         "fsdp2",
         "Framework",
         "Who owns the training states, and which buffers live around them.",
@@ -501,7 +442,7 @@ class Train(_Part):
         names=("optim", "optimizer_type", "adam"),
     )
     overlap_comm: str = choice(
-        OVERLAP,
+        training.OVERLAP,
         "auto",
         "overlap_comm",
         "DeepSpeed: whether reduction overlaps backward.",
@@ -568,8 +509,8 @@ class Train(_Part):
         lever=Switch(True),
     )
     moe_dispatcher: str = choice(
-        DISPATCHERS,
-        EACH_ROW,
+        training.DISPATCHERS,
+        training.EACH_ROW,
         "Dispatcher",
         "Megatron: how often a token on its way to experts is sent. Bytes that stay are planned "
         "as the all-to-all's.",
@@ -578,10 +519,11 @@ class Train(_Part):
         lever=EachWord(),
     )
     cuda_graphs: str = declare(
-        NO_LAYER,
+        training.NO_LAYER,
         "cuda_graphs",
         "Megatron: what the host replays as CUDA graphs, one for each layer and direction, where "
-        f"it would start each kernel: none, or with commas between {', '.join(CUDA_GRAPHS)}.",
+        "it would start each kernel: none, or with commas between "
+        f"{', '.join(training.CUDA_GRAPHS)}.",
         key="cg",
         names=("cuda_graph_modules", "cuda_graph_scope", "cuda_graph_impl", "external_cuda_graph"),
         when=_megatron,
@@ -631,7 +573,7 @@ class Train(_Part):
         when=_zero_3,
     )
     kernels: str = choice(
-        KERNELS,
+        training.KERNELS,
         "hf",
         "Kernels",
         "Whose layer code runs; it decides which tensors are saved.",
@@ -640,7 +582,7 @@ class Train(_Part):
         lever=EachWord(),
     )
     attention: str = choice(
-        ATTENTION,
+        training.ATTENTION,
         "flash",
         "Attention",
         "Which attention kernel runs.",
@@ -649,7 +591,7 @@ class Train(_Part):
         lever=EachWord(),
     )
     cross_entropy: str = choice(
-        CROSS_ENTROPY,
+        training.CROSS_ENTROPY,
         "eager",
         "Cross-entropy",
         "Whether fp32 logits exist.",
@@ -658,7 +600,7 @@ class Train(_Part):
         lever=EachWord(),
     )
     ema: str = choice(
-        AVERAGES,
+        training.AVERAGES,
         "none",
         "EMA weights",
         "Whether a moving average of the weights is kept besides.",
@@ -666,7 +608,7 @@ class Train(_Part):
         lever=EachWord(OTHER),
     )
     embedding_gradient: str = choice(
-        EMBEDDING_GRADIENTS,
+        training.EMBEDDING_GRADIENTS,
         "dense",
         "Embedding gradient",
         "Of the token embedding, and the optimizer that takes it.",
@@ -674,7 +616,7 @@ class Train(_Part):
         lever=EachWord(OTHER),
     )
     frozen: str = choice(
-        UNTRAINED,
+        training.UNTRAINED,
         "none",
         "Frozen",
         "Which of the model's weights are not trained.",
@@ -688,7 +630,7 @@ class Train(_Part):
         "layers",
         within=(0, 100_000),
         key="trained",
-        when=_is("train.frozen", LOWER),
+        when=_is("train.frozen", training.LOWER),
     )
     checkpoint_every: int = number(
         1,
@@ -699,16 +641,16 @@ class Train(_Part):
         key="ckptn",
     )
     recompute_modules: str = declare(
-        CORE_ATTN,
+        training.CORE_ATTN,
         "recompute_modules",
         "Megatron: what selective checkpointing runs again, with commas between: "
-        f"{', '.join(RECOMPUTE_MODULES)}.",
+        f"{', '.join(training.RECOMPUTE_MODULES)}.",
         key="rcmod",
         when=_all(_megatron, _is("train.checkpointing", "selective")),
     )
     recompute_method: str = choice(
-        RECOMPUTE_METHODS,
-        UNIFORM,
+        training.RECOMPUTE_METHODS,
+        training.UNIFORM,
         "recompute_method",
         "Megatron: which layers of a stage, or of a virtual one, are checkpointed.",
         key="rcm",
@@ -724,7 +666,7 @@ class Train(_Part):
         when=_all(_megatron, _is("train.checkpointing", "full")),
     )
     early_stop: str = choice(
-        EARLY_STOP,
+        training.EARLY_STOP,
         "auto",
         "Early stop",
         "Whether a checkpointed layer runs again only as far as it must.",
@@ -741,7 +683,7 @@ class Train(_Part):
         when=_not("train.checkpointing", "none"),
     )
     adapter: str = choice(
-        ADAPTERS,
+        training.ADAPTERS,
         "none",
         "Adapter",
         "Whether small adapters are trained in place of the model's weights.",
@@ -749,7 +691,7 @@ class Train(_Part):
         names=("peft", "finetuning_type", "finetuning", "method", "load_in_4bit", "quantization"),
     )
     allocator: str = choice(
-        ALLOCATORS,
+        training.ALLOCATORS,
         "expandable",
         "Allocator",
         "How PyTorch's caching allocator takes memory from the GPU.",
@@ -768,7 +710,7 @@ class Train(_Part):
         when=_megatron,
     )
     lora_targets: str = choice(
-        LORA_TARGETS,
+        training.LORA_TARGETS,
         "attention",
         "LoRA targets",
         "Which linear layers have an adapter.",
@@ -777,7 +719,7 @@ class Train(_Part):
         when=_adapted,
     )
     lora_modules: str = declare(
-        NO_LAYER,
+        training.NO_LAYER,
         "LoRA modules",
         "Names of the linear layers with an adapter in place of LoRA targets, as PEFT's "
         "target_modules, with commas between: q_proj,k_proj,v_proj. none: LoRA targets say it.",
@@ -803,7 +745,7 @@ class Train(_Part):
         when=_adapted,
     )
     adapter_dtype: str = choice(
-        ADAPTER_DTYPES,
+        training.ADAPTER_DTYPES,
         "fp32",
         "Adapter dtype",
         "Of the adapters' weights, gradients and moments.",
@@ -811,22 +753,22 @@ class Train(_Part):
         when=_adapted,
     )
     unquantized_dtype: str = choice(
-        UNQUANTIZED_DTYPES,
-        AUTO,
+        training.UNQUANTIZED_DTYPES,
+        training.AUTO,
         "Unquantized weights",
         "Under QLoRA: of the weights that are not quantized (embedding, norms, biases, head), and "
         "of what flows between the layers.",
         key="unqdtype",
-        when=_is("train.adapter", *(name for name, a in ADAPTERS.items() if a.quantized)),
+        when=_is("train.adapter", *(name for name, a in training.ADAPTERS.items() if a.quantized)),
     )
     outputs: str = choice(
-        OUTPUTS,
-        AUTO,
+        training.OUTPUTS,
+        training.AUTO,
         "Outputs",
         "Whether the training loop keeps the model's outputs, the logits among them, through "
         "backward.",
         key="outputs",
-        lever=Switch(FREED),
+        lever=Switch(training.FREED),
     )
     imbalance: float = number(
         1.0,
@@ -841,7 +783,7 @@ class Train(_Part):
         when=_experts,
     )
     offload_optimizer: str = choice(
-        OFFLOAD,
+        training.OFFLOAD,
         "none",
         "Offload optimizer",
         "Where the optimizer states live.",
@@ -851,7 +793,7 @@ class Train(_Part):
         lever=EachWord(),
     )
     offload_parameters: str = choice(
-        OFFLOAD,
+        training.OFFLOAD,
         "none",
         "Offload parameters",
         "Where the parameters live.",
@@ -861,7 +803,7 @@ class Train(_Part):
         lever=EachWord(),
     )
     offload_activations: str = choice(
-        OFFLOAD_ACTIVATIONS,
+        training.OFFLOAD_ACTIVATIONS,
         "none",
         "Offload activations",
         "Where saved activations live.",
@@ -934,7 +876,7 @@ class Train(_Part):
     )
 
 
-_DRAFTS = DRAFT_HEADS | {name: Word(name, "A preset.") for name in catalog.model_names()}
+_DRAFTS = serving.DRAFT_HEADS | {name: Word(name, "A preset.") for name in catalog.model_names()}
 
 
 class Serve(_Part):
@@ -945,6 +887,7 @@ class Serve(_Part):
         "The program that serves: what it takes between kernels, and what it allocates.",
         key="engine",
         names=("server", "backend"),
+        group="Serving",
     )
     tp: int = number(
         0,
@@ -956,6 +899,7 @@ class Serve(_Part):
         frees=True,
         auto=True,
         steps=(0, *RANKS),
+        group="Serving",
     )
     pp: int = number(
         0,
@@ -967,14 +911,16 @@ class Serve(_Part):
         frees=True,
         auto=True,
         steps=(0, *RANKS),
+        group="Serving",
     )
     weight_dtype: str = choice(
-        SERVED_DTYPES,
+        stored.SERVED_DTYPES,
         "auto",
         "Weight dtype",
         "How weights are stored for inference.",
         key="wdtype",
         names=("quantization", "dtype", "awq", "gptq"),
+        group="Serving",
     )
     moe_backend: str = choice(
         experts.CHOICES,
@@ -982,34 +928,32 @@ class Serve(_Part):
         "Expert kernels",
         "What runs experts in MXFP4: each pads their matrices to what its kernels read.",
         key="moeback",
-        group="Serving details",
         when=_mxfp4,
     )
     kv_dtype: str = choice(
-        KV_DTYPES,
+        stored.KV_DTYPES,
         "bf16",
         "KV dtype",
         "How keys and values are cached.",
         key="kvdtype",
         names=("kv_cache_dtype", "cache_type_k"),
+        group="Serving",
     )
     value_dtype: str = choice(
-        VALUE_DTYPES,
-        AS_KEYS,
+        stored.VALUE_DTYPES,
+        stored.AS_KEYS,
         "Value dtype",
         "How values are cached, where they are not as keys are (llama.cpp's --cache-type-v).",
         key="vdtype",
         names=("cache_type_v",),
-        group="Serving details",
         when=_of_model(lambda model: not model.kv_rank),  # latents are one vector for both
     )
     kv_cache: str = choice(
-        KV_CACHES,
+        serving.KV_CACHES,
         "paged",
         "KV cache",
         "How cache memory is handed to sequences.",
         key="kvcache",
-        group="Serving details",
     )
     concurrency: int = number(
         64,
@@ -1029,15 +973,13 @@ class Serve(_Part):
         within=(0, 1_000_000),
         key="maxseqs",
         names=("max_batch_size", "max_running_requests"),
-        group="Serving details",
     )
     state_dtype: str = choice(
-        STATE_DTYPES,
+        serving.STATE_DTYPES,
         "auto",
         "State dtype",
         "Of what state space models and linear attention keep of a sequence in vLLM.",
         key="state",
-        group="Serving details",
         when=_of_model(lambda model: model.recurrence),
     )
     prompt_len: int = number(
@@ -1069,24 +1011,13 @@ class Serve(_Part):
         group="Serving load",
         when=_image,
     )
-    image_size: int = number(
-        SIDE,
-        "Image size",
-        "Height and width of a prompt's images, of a model that takes any: rounded to whole "
-        "tokens.",
-        "pixels",
-        within=(1, 100_000),
-        key="simgsz",
-        group="Serving load",
-        when=_any_size,
-    )
+    image_size: int = _image_size("a prompt's images", key="simgsz", group="Serving load")
     block_size: int = number(
         16,
         "Block size",
         "Tokens in one page of the cache.",
         within=(1, 65_536),
         key="block",
-        group="Serving details",
     )
     max_seq_len: int = number(
         0,
@@ -1098,7 +1029,6 @@ class Serve(_Part):
         within=(0, 16_777_216),
         key="maxlen",
         names=("max_model_len", "context_length", "ctx_size", "num_ctx"),
-        group="Serving details",
         auto=True,
     )
     memory_utilization: float = number(
@@ -1116,7 +1046,6 @@ class Serve(_Part):
             "mem_fraction_static",
             "kv_cache_free_gpu_memory_fraction",
         ),
-        group="Serving details",
         frees=True,
     )
     max_batched_tokens: int = number(
@@ -1129,26 +1058,23 @@ class Serve(_Part):
         within=(0, 16_777_216),
         key="batched",
         names=("max_num_batched_tokens", "chunked_prefill_size"),
-        group="Serving details",
     )
     runtime: str = choice(
-        RUNTIMES,
+        serving.RUNTIMES,
         "graphs",
         "Runtime",
         "What starts the kernels. An engine that is named has its own, but eager leaves its graphs "
         "out.",
         key="runtime",
         names=("enforce_eager", "cuda_graphs"),
-        group="Serving details",
     )
     prefill: str = choice(
-        PREFILLS,
+        serving.PREFILLS,
         "whole",
         "Prefill",
         "How prompts are read while other sequences generate. In a closed loop they are read in "
         "steps of those, whether whole or in chunks.",
         key="prefill",
-        group="Serving details",
     )
     draft_tokens: int = number(
         0,
@@ -1158,7 +1084,6 @@ class Serve(_Part):
         within=(0, 64),
         key="draft",
         names=("num_speculative_tokens", "speculative_num_draft_tokens"),
-        group="Serving details",
     )
     draft_model: str = choice(
         _DRAFTS,
@@ -1170,7 +1095,6 @@ class Serve(_Part):
         key="drafter",
         names=("speculative_model", "speculative_algorithm", "speculative_draft_model_path"),
         own=lambda text: draft_from(text).label,
-        group="Serving details",
         when=_not("serve.draft_tokens", 0),
     )
     draft_acceptance: float = number(
@@ -1179,7 +1103,6 @@ class Serve(_Part):
         "How often a guessed token is right.",
         within=(0, 1),
         key="accept",
-        group="Serving details",
         when=_not("serve.draft_tokens", 0),
     )
     offload_weights: float = number(
@@ -1190,7 +1113,6 @@ class Serve(_Part):
         within=(0, 10_000),
         key="offw",
         names=("cpu_offload_gb",),
-        group="Serving details",
         frees=True,
     )
     gpu_layers: int = number(
@@ -1205,6 +1127,7 @@ class Serve(_Part):
         key="ngl",
         names=("n_gpu_layers", "ngl"),
         when=_llama_cpp,
+        group="Serving",
     )
     cpu_moe_layers: int = number(
         0,
@@ -1216,17 +1139,17 @@ class Serve(_Part):
         key="ncmoe",
         names=("n_cpu_moe",),
         when=_all(_experts, _llama_cpp),
+        group="Serving",
     )
     offload_kv: str = choice(
-        SERVE_OFFLOAD,
+        serving.SERVE_OFFLOAD,
         "none",
         "KV cache offload",
         "Where keys and values live.",
         key="offkv",
-        group="Serving details",
     )
     arrivals: str = choice(
-        ARRIVALS,
+        serving.ARRIVALS,
         "poisson",
         "Arrivals",
         "When the requests of the simulated stream come.",
@@ -1253,7 +1176,7 @@ class Serve(_Part):
         group="Request stream",
     )
     lengths: str = choice(
-        LENGTHS,
+        serving.LENGTHS,
         "lognormal",
         "Lengths",
         "How prompts and outputs of the stream differ; prompt and output length are the means.",
@@ -1532,21 +1455,21 @@ class Plan(_Part):
         return resolve_model(self.model).seeing(self.train.image_size)
 
     @functools.cached_property
-    def weights(self) -> WeightDtype:
+    def weights(self) -> stored.WeightDtype:
         """How a server stores the weights: as the plan says, or the model's own config.json."""
         word, said = self.serve.weight_dtype, self.architecture.quantization
         if self.engine == engines.LLAMA_CPP and self.weight_dtype == "mxfp4":
-            return GGUF_MXFP4
-        if word == AS_PUBLISHED:
-            return said.dtype if said else WEIGHT_DTYPES["bf16"]
-        return WEIGHT_DTYPES[word]
+            return stored.GGUF_MXFP4
+        if word == stored.AS_PUBLISHED:
+            return said.dtype if said else stored.WEIGHT_DTYPES["bf16"]
+        return stored.WEIGHT_DTYPES[word]
 
     @property
     def weight_dtype(self) -> str:
         """The word for it, of WEIGHT_DTYPES."""
         word: str = self.serve.weight_dtype
         said = self.architecture.quantization
-        if word == AS_PUBLISHED:
+        if word == stored.AS_PUBLISHED:
             return (said.word if said else "") or "bf16"
         return word
 
@@ -1601,7 +1524,7 @@ class Plan(_Part):
         """The word for what serves, where the plan names it or its weights are that engine's own
         files; else ''."""
         word: str = self.serve.engine
-        return WEIGHT_DTYPES[self.weight_dtype].engine if word == engines.AUTO else word
+        return stored.WEIGHT_DTYPES[self.weight_dtype].engine if word == engines.AUTO else word
 
     @property
     def engine(self) -> str:
@@ -1622,13 +1545,13 @@ class Plan(_Part):
         has no pages hands it out in its own way."""
         word: str = self.serve.kv_cache
         own = engines.ENGINES[self.engine].cache if self.named_engine else ""
-        return own if own and KV_CACHES[word].pages else word
+        return own if own and serving.KV_CACHES[word].pages else word
 
     @property
     def value_dtype(self) -> str:
         """How values are cached, of KV_DTYPES: latent attention keeps nothing but its latents."""
         word: str = self.serve.value_dtype
-        own = word == AS_KEYS or self.architecture.kv_rank
+        own = word == stored.AS_KEYS or self.architecture.kv_rank
         return self.serve.kv_dtype if own else word
 
     @property
@@ -1646,13 +1569,13 @@ class Plan(_Part):
     @property
     def drafts(self) -> bool:
         """Whether a model or a head guesses tokens."""
-        return bool(self.serve.draft_tokens) and self.serve.draft_model != NO_DRAFT
+        return bool(self.serve.draft_tokens) and self.serve.draft_model != serving.NO_DRAFT
 
     @property
     def draft(self) -> Model | None:
         """What guesses tokens, where it is a model or a file of its own."""
         word = self.serve.draft_model
-        if not self.drafts or word in DRAFT_HEADS:
+        if not self.drafts or word in serving.DRAFT_HEADS:
             return None
         return draft_from(word) if describes(word) else catalog.model(word)
 
@@ -1683,7 +1606,7 @@ class Plan(_Part):
         """Sequences that the engine schedules at once where the plan does not say; 0: as many as
         are served. One that was not named has no more on a large GPU: not all do."""
         engine, gpu = engines.ENGINES[self.engine], self.accelerator
-        if not KV_CACHES[self.cache_manager].pages:
+        if not serving.KV_CACHES[self.cache_manager].pages:
             return 0
         if not self.named_engine:
             return engine.limit
@@ -1695,7 +1618,7 @@ class Plan(_Part):
         word: str = self.serve.moe_backend
         if word != experts.AUTO:
             return word
-        if not KV_CACHES[self.cache_manager].pages:
+        if not serving.KV_CACHES[self.cache_manager].pages:
             return experts.PLAIN
         gpu = self.accelerator
         return experts.backend_of(gpu.vendor, gpu.architecture, gpu.memory_kind.startswith("HBM"))
@@ -1780,7 +1703,7 @@ class Plan(_Part):
             "ETP": p.etp,
             "IMBALANCE": round(1000 * t.imbalance),
             "RANK": t.lora_rank,
-            "NARROW": multiple(t.framework, t.precision),
+            "NARROW": training.multiple(t.framework, t.precision),
             "SHARD_GROUP": p.shard_group,
             "BUCKET": t.reduce_bucket_size,
         }
@@ -1798,10 +1721,7 @@ class Plan(_Part):
         values alone are read, and rules that read one of these fields."""
         if issues := not_text(changes):
             raise PlanError(issues)
-        sections: dict[str, dict[str, Any]] = {}
-        for path, value in changes.items():
-            section, _, field = path.partition(".")
-            sections.setdefault(section, {})[field] = value
+        sections = by_section(changes)
         if not sections.keys() <= SECTIONS.keys():
             return self._checked_whole(sections.keys(), changes)
         parts: dict[str, Any] = {}
@@ -1857,6 +1777,15 @@ SECTIONS: dict[str, type[_Part]] = {
 }
 
 
+def by_section(changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Fields of each section by their names, of fields by their paths."""
+    found: dict[str, dict[str, Any]] = {}
+    for path, value in changes.items():
+        section, _, name = path.partition(".")
+        found.setdefault(section, {})[name] = value
+    return found
+
+
 def get(owner: Any, path: str) -> Any:
     """The value at a dotted path of a plan or of its document."""
     for name in path.split("."):
@@ -1887,7 +1816,7 @@ def field_of(path: str) -> FieldInfo:
 GROUP_OF = {
     "parallel": "Parallelism",
     "train": "Training details",
-    "serve": "Serving",
+    "serve": "Serving details",
     "together": "Train and serve together",
     "run": "The whole run",
 }

@@ -46,7 +46,8 @@ from memcore.plan.link import (
     pin_name,
 )
 from memcore.plan.measured import Measured
-from memcore.plan.plan import Plan, change_texts, draft_from, get, value_text
+from memcore.plan.models import draft_from
+from memcore.plan.plan import Plan, change_texts, get, value_text
 from memcore.plan.repair import followed, repair
 from memcore.report import Report
 from memcore.search.calibration import Calibrated, refused

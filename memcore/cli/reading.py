@@ -120,7 +120,7 @@ def _model(name: str) -> Any:
     from memcore.formats import hub
     from memcore.models import catalog
     from memcore.models.config import parse_config
-    from memcore.plan.plan import resolve_model
+    from memcore.plan.models import resolve_model
 
     if name in catalog.model_names():
         return name

@@ -48,7 +48,8 @@ from memcore.models.families import drafts
 from memcore.models.model import Model
 from memcore.plan.link import nearest
 from memcore.plan.model_rules import linear_layers
-from memcore.plan.plan import Plan, get, put, resolve_model, value_text
+from memcore.plan.models import resolve_model
+from memcore.plan.plan import Plan, get, put, value_text
 from memcore.plan.repair import issues_in
 from memcore.words.engines import ENGINES, LLAMA_CPP
 from memcore.words.training import FRAMEWORKS, NO_LAYER, listed

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from memcore.errors import refusal, shown
 from memcore.hardware.accelerator import Accelerator
 from memcore.models import catalog
-from memcore.plan.plan import Cluster, Plan, limits_of
+from memcore.plan.plan import Plan, limits_of
 from memcore.plan.repair import planned
+from memcore.plan.sections import Cluster
 from memcore.search import fronts
 from memcore.search.solve import ANY, Answer, Miss, Targets, last, serving_limit
 from memcore.serving.serve import servable, serve

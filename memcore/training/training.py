@@ -14,9 +14,10 @@ from memcore.models.counts import parameters, weights
 from memcore.models.families import FAMILIES
 from memcore.models.stack import layers_of
 from memcore.pausing import pause
-from memcore.plan.plan import Parallel, Plan
+from memcore.plan.plan import Plan
 from memcore.plan.remedies import OWN
 from memcore.plan.rule import Remedy, broken, to
+from memcore.plan.sections import Parallel
 from memcore.report import Memory, Time
 from memcore.step.step import Step
 from memcore.tape.dims import Number

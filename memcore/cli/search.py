@@ -37,7 +37,7 @@ from memcore.units import (
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
-    from memcore.search.search import Found, Point, Spread
+    from memcore.search.found import Found, Point, Spread
 
 LONG = 5.0  # seconds: of what may take longer it is said before
 
@@ -129,7 +129,8 @@ def _asked(plan: Plan, args: argparse.Namespace) -> str:
 
 
 def _of_training(plan: Plan, args: argparse.Namespace) -> Found:
-    from memcore.search.search import TIME, search, seconds_of
+    from memcore.search.found import TIME
+    from memcore.search.search import search, seconds_of
 
     space: dict[str, Any] = {
         "gpus": args.gpu, "gpus_at_most": args.gpus_at_most, "keep": args.keep,
@@ -142,7 +143,7 @@ def _of_training(plan: Plan, args: argparse.Namespace) -> Found:
 
 
 def _of_serving(plan: Plan, args: argparse.Namespace) -> Found:
-    from memcore.search.search import COST
+    from memcore.search.found import COST
     from memcore.search.servers import search_servers, seconds_of_servers
     from memcore.search.solve import Targets
 
@@ -262,7 +263,7 @@ def _ranked(
 def _judged(found: Found, do: str) -> str:
     """How much was judged and what became of it; of a search that was stopped also how much was
     not."""
-    from memcore.search.search import RULES
+    from memcore.search.found import RULES
 
     excluded = ", ".join(f"{why} {n:,}" for why, n in found.excluded.items())
     said = (

@@ -22,7 +22,7 @@ from memcore.units import bytes_text, seconds_text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from memcore.search.search import Found, Point
+    from memcore.search.found import Found, Point
 
 # What the bias is of.
 SHARED = ("train.framework", "train.kernels", "train.attention", "train.adapter", "cluster.gpu")

@@ -17,9 +17,7 @@ from memcore.hardware.accelerator import Accelerator
 from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.search.choices import RANKS, planned_on, price_of, refuse
-from memcore.search.fronts import Figured, front
-from memcore.search.levers import differences
-from memcore.search.search import (
+from memcore.search.found import (
     BY,
     COST,
     ENERGY,
@@ -35,6 +33,8 @@ from memcore.search.search import (
     Spread,
     of_room,
 )
+from memcore.search.fronts import Figured, front
+from memcore.search.levers import differences
 from memcore.search.solve import Miss, Targets
 from memcore.search.space import KEEPS, ROUNDING, TRAINING
 from memcore.serving.server import Server

@@ -22,13 +22,13 @@ _COUNT = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMBT]?)\s*", re.IGNORECASE)
 
 
-def _significant(value: float, digits: int = 3) -> str:
-    """`value` with `digits` significant digits and no exponent: 0.0123, 1.23, 12.3, 123, 1,234."""
+def _significant(value: float) -> str:
+    """A number with three significant digits and no exponent: 0.0123, 1.23, 12.3, 123, 1,234."""
     if value == 0:
         return "0"
     if abs(value) < 1:
-        value = float(f"{value:.{digits}g}")  # 0.9999 is 1.00, not 1.000
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        value = float(f"{value:.3g}")  # 0.9999 is 1.00, not 1.000
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{decimals}f}"
 
 

@@ -124,7 +124,7 @@ def latency(most: float) -> Callable[[str], float]:
 
 
 def target_options(sub: argparse.ArgumentParser) -> None:
-    """What a request may feel at most."""
+    """The longest that a request may wait for a token."""
     about = "most time to the first token, as 0.5 (seconds) or 500ms; else serve.target_ttft"
     sub.add_argument("--ttft", metavar="SECONDS", type=latency(60), help=about)
     about = "most time for each token after it, as 0.02 or 20ms; else serve.target_tpot"

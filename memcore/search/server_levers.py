@@ -18,7 +18,7 @@ from memcore.report import fields_but
 from memcore.search.choices import RANKS
 from memcore.search.levers import differences
 from memcore.search.servers import engines_of, gpus_each, narrower, narrower_caches
-from memcore.search.solve import FELT, LIMITS, Targets, largest_concurrency, serving_limit
+from memcore.search.solve import LATE, LIMITS, Targets, largest_concurrency, serving_limit
 from memcore.serving.serve import servable
 from memcore.serving.server import Server
 from memcore.timing.certainty import apart_serving, ranked
@@ -125,7 +125,7 @@ def _helps(lever: ServerLever, now: ServerLever) -> bool:
     takes less of the GPUs or leaves more room."""
     if bool(lever.limit) != bool(now.limit):
         return not lever.limit
-    if now.limit in FELT:
+    if now.limit in LATE:
         before, after = ((x.each, x.first)[now.limit == "ttft"] for x in (now, lever))
         return before is not None and after is not None and after < (1 - NOTICED) * before
     roomier = lever.sequences > (1 + NOTICED) * now.sequences

@@ -40,19 +40,19 @@ LIMITS = {  # what forbids more, in words
 }
 
 
-FELT = {"ttft": "the first token comes after", "tpot": "a token comes every"}
+LATE = {"ttft": "the first token comes after", "tpot": "a token comes every"}
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
     """How far a figure is from its target.
 
-    felt     what comes so late, in words
+    what     comes so late, in words
     seconds  as planned; between: where eight in ten measured ones lie
     target   seconds at most
     """
 
-    felt: str
+    what: str
     seconds: float
     between: tuple[float, float]
     target: float
@@ -71,14 +71,15 @@ class Miss:
         low, high, most = map(seconds_text, (*self.between, self.target))
         verdict = "it may hold" if self.may_hold else "too slow"
         return (
-            f"{self.felt} {seconds_text(self.seconds)} (eight in ten that were measured: {low} to "
+            f"{self.what} {seconds_text(self.seconds)} (eight in ten that were measured: {low} to "
             f"{high}), and at most {most} is asked: {verdict}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a request may feel at most, in seconds; None: anything."""
+    """The longest that a request may wait for its first token, and on average for each of the next,
+    in seconds; None: any time."""
 
     ttft: float | None = None
     tpot: float | None = None
@@ -97,7 +98,7 @@ class Targets:
     def miss(self, s: Any) -> Miss | None:
         """The target that a server's figures are farthest from; None where they keep to all."""
         found = [
-            Miss(FELT[word], seconds, between, target)
+            Miss(LATE[word], seconds, between, target)
             for word, target, seconds, between in (
                 ("ttft", self.ttft, s.ttft_seconds, s.ttft_range),
                 ("tpot", self.tpot, s.tpot_seconds, s.tpot_range),

@@ -393,13 +393,7 @@ def _edge(
         """Of the candidates counted from the end that fits most easily."""
         return fits(values[k if backwards else n - 1 - k])
 
-    low, high = -1, 0
-    while high < n and ok(high):
-        low, high = high, 2 * high + 1
-    high = min(high, n)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if ok(middle) else (low, middle)
+    low = last(n, lambda count: ok(count - 1)) - 1
     near = [k for k in range(low + 1, min(n, low + 1 + NEAR)) if ok(k)]
     low = max(near, default=low)
     if low < 0:

@@ -48,7 +48,7 @@ from memcore.words.serving import PREFILLS
 if TYPE_CHECKING:
     from memcore.explain.book import Book
 
-STORED = "the type of what is stored, its share of scales included (policies.STORED_BITS)"
+STORED = "the type of what is stored, its share of scales included (words.stored.STORED_BITS)"
 
 
 def _server(book: Book) -> Server:

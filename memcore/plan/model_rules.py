@@ -272,7 +272,7 @@ def adapter_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     if t.offload_optimizer != "none":
         why = "adapters are not planned with optimizer offload"
         yield broken(field, why, drop, {"train.offload_optimizer": "none"})
-    if not framework.own and p.tp * p.pp * p.cp * p.ep > 1:
+    if not framework.own and plan.sharing * p.ep > 1:
         why = "adapters are planned with data parallelism only, but under Megatron"
         yield broken(field, why, drop, DATA_PARALLEL, *to("train.framework", *OWN))
     if experts and t.adapter != "lora":
@@ -361,7 +361,7 @@ def frozen_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
         if not framework.plain:
             why = f"not planned with {t.framework}"
             yield broken(field, why, *none, *to("train.framework", *PLAIN))
-        if p.tp * p.pp * p.cp * p.ep > 1:
+        if plan.sharing * p.ep > 1:
             yield broken(field, "planned with data parallelism only", *none, DATA_PARALLEL)
         if t.kernels == "compile":
             why = "not planned with compiled layers"

@@ -161,10 +161,15 @@ class Plan(Section):
         )
 
     @property
+    def sharing(self) -> int:
+        """GPUs that share a micro-batch: tp x pp x cp."""
+        p = self.parallel
+        return p.tp * p.pp * p.cp
+
+    @property
     def dp(self) -> int:
         """Data-parallel ranks: gpus / (tp x pp x cp)."""
-        p = self.parallel
-        return self.cluster.gpus // (p.tp * p.pp * p.cp)
+        return self.cluster.gpus // self.sharing
 
     @property
     def megatron_deepspeed(self) -> bool:

@@ -42,10 +42,15 @@ def most_fitting(at_most: int, fits: Callable[[int], bool]) -> int:
     return next((n for n in range(at_most, 0, -1) if fits(n)), 1)
 
 
+def _sharing(s: dict[str, Any]) -> Any:
+    """GPUs that share a micro-batch."""
+    return s["TP"] * s["PP"] * s["CP"]
+
+
 def _ranks(s: dict[str, Any], axis: str, divides: int) -> int:
     """The most ranks of an axis, no more than there are, that share out so many things and the
     GPUs; or the things alone, where no number shares out both."""
-    others, most = s["TP"] * s["PP"] * s["CP"] // s[axis], min(s[axis], divides)
+    others, most = _sharing(s) // s[axis], min(s[axis], divides)
     both = most_fitting(most, lambda n: divides % n == 0 and s["GPUS"] % (n * others) == 0)
     return both if both > 1 else most_fitting(most, lambda n: divides % n == 0)
 
@@ -68,7 +73,7 @@ def _fewer_ranks(s: dict[str, Any]) -> tuple[Remedy, ...]:
 
 def _at_most_ranks(s: dict[str, Any], axis: str, things: int) -> int:
     """The most ranks of an axis, at most one for each thing, that share out the GPUs."""
-    others = s["TP"] * s["PP"] * s["CP"] // s[axis]
+    others = _sharing(s) // s[axis]
     return most_fitting(min(s[axis], things), lambda n: s["GPUS"] % (n * others) == 0)
 
 
@@ -98,11 +103,9 @@ SIZE_RULES = (
     ),
     SizeRule(
         "cluster.gpus",
-        lambda s: s["GPUS"] % (s["TP"] * s["PP"] * s["CP"]) == 0,
-        lambda s: (
-            f"{s['GPUS']:,} GPUs do not divide by tp x pp x cp = {s['TP'] * s['PP'] * s['CP']:,}"
-        ),
-        lambda s: next_multiple(s["GPUS"], s["TP"] * s["PP"] * s["CP"]),
+        lambda s: s["GPUS"] % _sharing(s) == 0,
+        lambda s: f"{s['GPUS']:,} GPUs do not divide by tp x pp x cp = {_sharing(s):,}",
+        lambda s: next_multiple(s["GPUS"], _sharing(s)),
         "choose another multiple of it",
         _fewer_ranks,
     ),

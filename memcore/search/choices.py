@@ -234,8 +234,7 @@ def planned_on(
     changes |= {f"serve.{field}": word for field, word in (words or {}).items()}
     if name != plan.cluster.gpu:  # what is said of its own nodes is of no others
         changes |= NODES | {"cluster.gpu": name}
-    p = plan.parallel
-    if gpus % (p.tp * p.pp * p.cp) or p.ep > 1:
+    if gpus % plan.sharing or plan.parallel.ep > 1:
         changes |= {f"parallel.{axis}": 1 for axis in ("tp", "pp", "cp", "ep")}
     return planned(plan, changes)
 

@@ -341,8 +341,7 @@ def _spread(plan: Plan, gpus: int, tp: int, concurrency: int) -> Plan | None:
     document = plan.document()
     document["cluster"]["gpus"] = gpus
     document["serve"] |= {"tp": tp, "pp": plan.serving_pp, "concurrency": concurrency}
-    p = plan.parallel
-    if gpus % (p.tp * p.pp * p.cp):  # training that cannot be on so many GPUs gives way
+    if gpus % plan.sharing:  # training that cannot be on so many GPUs gives way
         document["parallel"] |= {"tp": tp, "pp": plan.serving_pp, "cp": 1}
     try:
         return Plan.of(document)
@@ -350,4 +349,4 @@ def _spread(plan: Plan, gpus: int, tp: int, concurrency: int) -> Plan | None:
         found, _ = repair(document, error=e)
     asked = found.document()
     same = all(asked[part] == document[part] for part in ("model", "cluster", "serve"))
-    return found if same and found.parallel.ep == p.ep else None
+    return found if same and found.parallel.ep == plan.parallel.ep else None

@@ -106,7 +106,7 @@ def training_rules(plan: Plan) -> Iterator[Issue]:
     if shares and (hybrid or moved):
         why = "expert parallelism under FSDP2 is not planned with hybrid sharding or offload"
         yield broken("", why, {**hybrid, **still}, alone)
-    if shares and (p.tp * p.pp * p.cp > 1 or llama_4):
+    if shares and (plan.sharing > 1 or llama_4):
         why = (
             "expert parallelism under FSDP2 is planned with data parallelism alone, and not of "
             "Llama 4"

@@ -15,10 +15,17 @@ from memcore.plan.field import ROUNDED, SAME
 from memcore.plan.plan import Plan, change_texts
 from memcore.plan.repair import planned
 from memcore.report import fields_but
-from memcore.search.choices import RANKS
+from memcore.search.choices import RANKS, joined
 from memcore.search.levers import differences
-from memcore.search.servers import engines_of, gpus_each, narrower, narrower_caches
-from memcore.search.solve import LATE, LIMITS, Targets, largest_concurrency, serving_limit
+from memcore.search.servers import engines_of, narrower, narrower_caches
+from memcore.search.solve import (
+    LATE,
+    LIMITS,
+    Targets,
+    gpus_each,
+    largest_concurrency,
+    serving_limit,
+)
 from memcore.serving.serve import servable
 from memcore.serving.server import Server
 from memcore.timing.certainty import apart_serving, ranked
@@ -169,7 +176,7 @@ def _tries(plan: Plan, fewer: bool) -> Iterable[tuple[str, dict[str, Any]]]:
     """Changes, in the order in which people try them, with what they leave of the answers. `fewer`:
     fewer sequences at once too, which a plan that serves all need not be asked for."""
     s, gpus = plan.serve, plan.cluster.gpus
-    most = max(plan.gpus_per_domain, plan.gpus_per_node)
+    most = joined(plan)
     for tp in RANKS:
         if tp * plan.serving_pp <= most and tp != plan.serving_tp:
             more = {"cluster.gpus": tp * plan.serving_pp} if tp * plan.serving_pp > gpus else {}

@@ -242,7 +242,7 @@ def fewest_gpus(plan: Plan, rate: float, targets: Targets = ANY) -> Answer:
     missed = "memory"
     most = plan.gpus_per_domain
     for tp in [n for n in _divisors(plan.architecture.heads) if n <= most]:
-        one = _replica(plan, tp)
+        one = _spread(plan, gpus_each(plan, tp), tp, plan.serve.concurrency)
         if one is None:
             continue
         server = Server.of(one)
@@ -275,17 +275,13 @@ class _Load:
     def apart(self) -> bool:
         return PREFILLS[self.server.plan.serve.prefill].elsewhere
 
-    @property
-    def ranks(self) -> int:
-        return self.server.plan.serving_tp * self.server.plan.serving_pp
-
     def first(self, running: int) -> float:
         return float(of_running(self.server, running).serve.ttft_seconds)
 
     def gpus(self, replicas: int) -> int:
         """Those that read prompts besides, where they are others."""
         reading = math.ceil(self.rate * self.first(1)) if self.apart else 0
-        return (replicas + reading) * self.ranks
+        return (replicas + reading) * self.server.plan.serving_ranks
 
     def each(self, running: int, share: float) -> float:
         """Seconds per token, where prompts take a share of the time."""
@@ -329,11 +325,10 @@ def _divisors(n: int) -> list[int]:
     return [1 << k for k in range(n.bit_length()) if n % (1 << k) == 0]
 
 
-def _replica(plan: Plan, tp: int) -> Plan | None:
-    """One replica of the plan on so many tensor-parallel ranks, with one to read its prompts."""
-    each = tp * plan.serving_pp
-    apart = PREFILLS[plan.serve.prefill].elsewhere
-    return _spread(plan, 2 * each if apart else each, tp, plan.serve.concurrency)
+def gpus_each(plan: Plan, tp: int) -> int:
+    """GPUs of a replica on so many tensor-parallel ranks, with those that read its prompts
+    elsewhere."""
+    return tp * plan.serving_pp * (2 if PREFILLS[plan.serve.prefill].elsewhere else 1)
 
 
 def _spread(plan: Plan, gpus: int, tp: int, concurrency: int) -> Plan | None:

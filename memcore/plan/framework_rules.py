@@ -69,14 +69,13 @@ def framework_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
     if framework.to_end and t.early_stop == "on":
         why = "Megatron runs a checkpointed layer again to its end"
         yield broken("train.early_stop", why, *to("train.early_stop", "auto", "off"))
-    field = "train.reentrant"
-    none = to("train.reentrant", False)
+    field, off = "train.reentrant", to("train.reentrant", False)
     if t.reentrant and t.early_stop == "on":
         why = "a reentrant checkpoint runs its layer again to the end"
-        yield broken(field, why, *none, *to("train.early_stop", "auto", "off"))
+        yield broken(field, why, *off, *to("train.early_stop", "auto", "off"))
     if t.reentrant and CHECKPOINTING[t.checkpointing].recompute == OPERATIONS:
         why = "checkpointing by operation is not reentrant"
-        yield broken(field, why, *none, *to("train.checkpointing", "full"))
+        yield broken(field, why, *off, *to("train.checkpointing", "full"))
 
 
 def recompute_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
@@ -85,12 +84,12 @@ def recompute_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
     block, several = "train.recompute_method", "train.recompute_num_layers"
     chosen = t.recompute_method != UNIFORM or t.recompute_num_layers > 1
     field = block if t.recompute_method != UNIFORM else several
-    none = ({block: UNIFORM, several: 1},)
+    usual = ({block: UNIFORM, several: 1},)
     if chosen and not FRAMEWORKS[t.framework].own:
-        yield broken(field, "Megatron alone has it", *none, *to("train.framework", *OWN))
+        yield broken(field, "Megatron alone has it", *usual, *to("train.framework", *OWN))
     if chosen and t.checkpoint_every > 1:
         why = "Megatron has nothing like train.checkpoint_every beside it"
-        yield broken(field, why, *none, {"train.checkpoint_every": 1})
+        yield broken(field, why, *usual, {"train.checkpoint_every": 1})
 
 
 # What a model needs for a module to be run again, and what it is called.
@@ -200,39 +199,39 @@ def unit_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
     framework = FRAMEWORKS[t.framework]
     if not (framework.own and t.zero >= framework.shards):
         return
-    none = to(field, 1)
+    zero_1 = to(field, 1)
     if plan.parallel.pp > 1:
         why = "Megatron-FSDP is planned without a pipeline"
-        yield broken(field, why, *none, {"parallel.pp": 1, "parallel.virtual_stages": 1})
+        yield broken(field, why, *zero_1, {"parallel.pp": 1, "parallel.virtual_stages": 1})
     if t.adapter != "none":
         why = "Megatron-FSDP is planned where every weight is trained"
-        yield broken(field, why, *none, {"train.adapter": "none"})
+        yield broken(field, why, *zero_1, {"train.adapter": "none"})
     if t.optimizer not in ("adamw", "sgd"):
         why = "Megatron-FSDP has Adam and SGD (arguments.py)"
-        yield broken(field, why, *none, *to("train.optimizer", "adamw"))
+        yield broken(field, why, *zero_1, *to("train.optimizer", "adamw"))
     if t.overlap_moe_expert_parallel_comm:
         why = "Megatron-FSDP is planned without experts' rows behind another micro-batch"
-        yield broken(field, why, *none, *to("train.overlap_moe_expert_parallel_comm", False))
+        yield broken(field, why, *zero_1, *to("train.overlap_moe_expert_parallel_comm", False))
     if listed(t.cuda_graphs):
         why = "Megatron-FSDP is planned without CUDA graphs"
-        yield broken(field, why, *none, *to("train.cuda_graphs", NO_LAYER))
+        yield broken(field, why, *zero_1, *to("train.cuda_graphs", NO_LAYER))
 
 
 def aware_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
     """Where Megatron's precision-aware optimizer keeps masters and moments in 16 bits each."""
     t, field = plan.train, "train.optimizer"
     how = eight_bit(t.framework, t.precision)
-    none = to(field, "adamw")
+    adamw = to(field, "adamw")
     if t.optimizer == AWARE and not FRAMEWORKS[t.framework].own:
-        yield broken(field, "Megatron alone has it", *none)
+        yield broken(field, "Megatron alone has it", *adamw)
     if t.optimizer == AWARE and t.zero != 1:
         why = "it is part of Megatron's distributed optimizer"
-        yield broken(field, why, *none, {"train.zero": 1})
+        yield broken(field, why, *adamw, {"train.zero": 1})
     if t.optimizer == AWARE and (
         not t.precision.startswith("bf16") if how is None else not how.delayed
     ):
         why = f"with {t.precision} Megatron keeps master copies of its own, which is not planned"
-        yield broken(field, why, *none, *to("train.precision", "bf16-mixed"))
+        yield broken(field, why, *adamw, *to("train.precision", "bf16-mixed"))
 
 
 def float8_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
@@ -293,15 +292,17 @@ def prediction_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     t, field = plan.train, "train.mtp_layers"
     if not t.mtp_layers:
         return
-    none = to(field, 0)
+    without = to(field, 0)
     if not FRAMEWORKS[t.framework].own:
-        yield broken(field, "only Megatron trains such layers", *none, *to("train.framework", *OWN))
+        yield broken(
+            field, "only Megatron trains such layers", *without, *to("train.framework", *OWN)
+        )
     if model is not None and FAMILIES[model.family].head is not FAMILIES["llama"].head:
-        yield broken(field, "it is planned for models with Llama's head", *none)
+        yield broken(field, "it is planned for models with Llama's head", *without)
     if t.cross_entropy == "chunked" or t.checkpointing == "selective-op":
         why = "it is not planned with a chunked loss or checkpointing by operation"
         yield broken(
-            field, why, *none, {"train.cross_entropy": "eager", "train.checkpointing": "full"}
+            field, why, *without, {"train.cross_entropy": "eager", "train.checkpointing": "full"}
         )
 
 

@@ -115,18 +115,18 @@ def _expert_overlap_rules(plan: Plan, model: Model) -> Iterator[Issue]:
     t, p, field = plan.train, plan.parallel, "train.overlap_moe_expert_parallel_comm"
     if not (FRAMEWORKS[t.framework].own and t.overlap_moe_expert_parallel_comm):
         return
-    none = to(field, False)
+    off = to(field, False)
     if not model.experts or p.ep == 1:
-        yield broken(field, "no rank sends rows to another's experts", *none)
+        yield broken(field, "no rank sends rows to another's experts", *off)
     if CHECKPOINTING[t.checkpointing].recompute == LAYER:
         why = "Megatron runs two micro-batches side by side only where no whole layer runs again"
-        yield broken(field, why, *none, *to("train.checkpointing", "selective", "none"))
+        yield broken(field, why, *off, *to("train.checkpointing", "selective", "none"))
     if p.pp > 1 and p.virtual_stages == 1:
         why = "in a pipeline Megatron has it with virtual stages only"
-        yield broken(field, why, *none, {"parallel.virtual_stages": 2})
+        yield broken(field, why, *off, {"parallel.virtual_stages": 2})
     if t.grad_accumulation == 1:
         why = "one micro-batch has no other beside it"
-        yield broken(field, why, *none, {"train.grad_accumulation": 2})
+        yield broken(field, why, *off, {"train.grad_accumulation": 2})
 
 
 def _async_rules(plan: Plan) -> Iterator[Issue]:
@@ -134,13 +134,13 @@ def _async_rules(plan: Plan) -> Iterator[Issue]:
     t, p, field = plan.train, plan.parallel, "train.async_tp"
     if not t.async_tp or p.tp == 1:
         return
-    none = to(field, False)
+    off = to(field, False)
     if t.kernels != "compile":
         why = "torch.compile alone cuts products in pieces beside what ranks send"
-        yield broken(field, why, *none, {"train.kernels": "compile"})
+        yield broken(field, why, *off, {"train.kernels": "compile"})
     if not p.sequence_parallel:
         why = "what is summed by all ranks is not cut in pieces"
-        yield broken(field, why, *none, {"parallel.sequence_parallel": True})
+        yield broken(field, why, *off, {"parallel.sequence_parallel": True})
 
 
 def attention_missing(model: Model, word: str) -> str:
@@ -315,72 +315,82 @@ def _parallel_adapter_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
         yield broken(field, why, drop, {"train.mtp_layers": 0})
 
 
+def embedding_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
+    """What rows of the embedding's gradient are not known to run with."""
+    t, field = plan.train, "train.embedding_gradient"
+    if t.embedding_gradient == DENSE:
+        return
+    dense = to(field, DENSE)
+    if not FRAMEWORKS[t.framework].rows or plan.cluster.gpus > 1:
+        why = "planned with pytorch on one GPU"
+        yield broken(field, why, *dense, {"train.framework": ROWS[0], "cluster.gpus": 1})
+    if model is not None and model.traits.tied_embeddings:
+        yield broken(field, "the embedding is the head too, whose gradient is dense", *dense)
+    if not _decodes(model):
+        yield broken(field, "planned for decoders only", *dense)
+    if t.precision not in (*PURE, "fp32"):
+        why = "planned in bf16-pure, fp16-pure and fp32"
+        yield broken(field, why, *dense, *to("train.precision", *PURE, "fp32"))
+    if t.grad_accumulation > 1 or t.gradients == "kept":
+        why = "planned for one micro-batch"
+        yield broken(field, why, *dense, {"train.grad_accumulation": 1, "train.gradients": "freed"})
+    if t.offload_optimizer != "none" or t.adapter != "none" or t.frozen != "none":
+        why = "not planned with offload, adapters or frozen weights"
+        others = ("offload_optimizer", "adapter", "frozen")
+        yield broken(field, why, *dense, {f"train.{other}": "none" for other in others})
+
+
 def frozen_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
-    """What frozen weights, averages of the weights, and rows of the embedding's gradient are not
-    known to run with."""
-    t, p = plan.train, plan.parallel
-    framework = FRAMEWORKS[t.framework]
-    decodes = model is None or (
+    """What frozen weights are not known to run with."""
+    t, field = plan.train, "train.frozen"
+    if t.frozen == "none":
+        return
+    none = to(field, "none")
+    if t.frozen == SEEING and not (model and _any_images(model)):
+        yield broken(field, "planned for models that read images of any size", *none)
+    if not _decodes(model) and t.frozen != SEEING:
+        yield broken(field, "planned for decoders only", *none)
+    if t.adapter != "none":
+        why = "adapters freeze the model's own weights"
+        yield broken(field, why, *none, {"train.adapter": "none"})
+    if not FRAMEWORKS[t.framework].plain:
+        why = f"not planned with {t.framework}"
+        yield broken(field, why, *none, *to("train.framework", *PLAIN))
+    if plan.sharing * plan.parallel.ep > 1:
+        yield broken(field, "planned with data parallelism only", *none, DATA_PARALLEL)
+    if t.kernels == "compile":
+        why = "not planned with compiled layers"
+        yield broken(field, why, *none, *to("train.kernels", "hf", "liger"))
+    if t.offload_optimizer != "none":
+        why = "not planned with optimizer offload"
+        yield broken(field, why, *none, {"train.offload_optimizer": "none"})
+
+
+def average_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
+    """What an average of the weights is not known to run with."""
+    t, field = plan.train, "train.ema"
+    if t.ema == "none":
+        return
+    none = to(field, "none")
+    if t.adapter != "none":
+        why = "an average of adapters is not planned"
+        yield broken(field, why, *none, {"train.adapter": "none"})
+    if FRAMEWORKS[t.framework].flat:
+        why = f"an average of the weights is not planned with {t.framework}"
+        yield broken(field, why, *none, {"train.framework": PLAIN[0]})
+    if t.ema == AVERAGED and eight_bit(t.framework, t.precision):
+        why = "a second model with weights in 8 bits is not planned"
+        yield broken(field, why, *to(field, AVERAGED_FP32), *none)
+
+
+def _decodes(model: Model | None) -> bool:
+    """Whether it is a plain decoder with a language model's head, or not known yet."""
+    return model is None or (
         FAMILIES[model.family].decoder
         and model.head == CAUSAL
         and model.tower is None
         and not model.stack
     )
-    if t.embedding_gradient != DENSE:
-        field = "train.embedding_gradient"
-        none = to(field, DENSE)
-        if not framework.rows or plan.cluster.gpus > 1:
-            why = "planned with pytorch on one GPU"
-            yield broken(field, why, *none, {"train.framework": ROWS[0], "cluster.gpus": 1})
-        if model is not None and model.traits.tied_embeddings:
-            yield broken(field, "the embedding is the head too, whose gradient is dense", *none)
-        if not decodes:
-            yield broken(field, "planned for decoders only", *none)
-        if t.precision not in (*PURE, "fp32"):
-            why = "planned in bf16-pure, fp16-pure and fp32"
-            yield broken(field, why, *none, *to("train.precision", *PURE, "fp32"))
-        if t.grad_accumulation > 1 or t.gradients == "kept":
-            why = "planned for one micro-batch"
-            yield broken(
-                field, why, *none, {"train.grad_accumulation": 1, "train.gradients": "freed"}
-            )
-        if t.offload_optimizer != "none" or t.adapter != "none" or t.frozen != "none":
-            why = "not planned with offload, adapters or frozen weights"
-            others = ("offload_optimizer", "adapter", "frozen")
-            yield broken(field, why, *none, {f"train.{other}": "none" for other in others})
-    if t.frozen != "none":
-        field = "train.frozen"
-        none = to(field, "none")
-        if t.frozen == SEEING and not (model and _any_images(model)):
-            yield broken(field, "planned for models that read images of any size", *none)
-        if not decodes and t.frozen != SEEING:
-            yield broken(field, "planned for decoders only", *none)
-        if t.adapter != "none":
-            why = "adapters freeze the model's own weights"
-            yield broken(field, why, *none, {"train.adapter": "none"})
-        if not framework.plain:
-            why = f"not planned with {t.framework}"
-            yield broken(field, why, *none, *to("train.framework", *PLAIN))
-        if plan.sharing * p.ep > 1:
-            yield broken(field, "planned with data parallelism only", *none, DATA_PARALLEL)
-        if t.kernels == "compile":
-            why = "not planned with compiled layers"
-            yield broken(field, why, *none, *to("train.kernels", "hf", "liger"))
-        if t.offload_optimizer != "none":
-            why = "not planned with optimizer offload"
-            yield broken(field, why, *none, {"train.offload_optimizer": "none"})
-    if t.ema != "none":
-        field = "train.ema"
-        none = to(field, "none")
-        if t.adapter != "none":
-            why = "an average of adapters is not planned"
-            yield broken(field, why, *none, {"train.adapter": "none"})
-        if framework.flat:
-            why = f"an average of the weights is not planned with {t.framework}"
-            yield broken(field, why, *none, {"train.framework": PLAIN[0]})
-        if t.ema == AVERAGED and eight_bit(t.framework, t.precision):
-            why = "a second model with weights in 8 bits is not planned"
-            yield broken(field, why, *to(field, AVERAGED_FP32), *none)
 
 
 def beheaded(model: Model) -> bool:

@@ -62,7 +62,7 @@ def together_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     yield broken(field, why, *to(field, fitting), advice="use another divisor of them")
 
 
-def _replica_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
+def replica_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     """How the ranks of a replica that are not training's share the model and the GPUs."""
     s, gpus, ranks = plan.serve, plan.cluster.gpus, plan.serving_ranks
     as_in_training = "0 is as many as in training"
@@ -86,7 +86,7 @@ def _replica_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
         yield broken(field, why, {field: 0}, more, advice=f"use fewer; {as_in_training}")
 
 
-def _stored_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
+def stored_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     """A way to store weights that a config.json names and that is not planned."""
     said = model.quantization if model else None
     if plan.serve.weight_dtype != AS_PUBLISHED or said is None or said.word:
@@ -116,9 +116,7 @@ def _of_draft(plan: Plan, draft: Model, model: Model | None) -> Iterator[Issue]:
 
 
 def serving_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
-    """What a server cannot do."""
-    yield from _replica_rules(plan, model)
-    yield from _stored_rules(plan, model)
+    """What reads prompts, what the CPU computes, and who has a prefix cache."""
     s, ranks = plan.serve, plan.serving_ranks
     if PREFILLS[s.prefill].elsewhere and plan.cluster.gpus < 2 * ranks:
         why = (
@@ -140,9 +138,13 @@ def serving_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
         why = "layers with a state, and encoders, have no prefix cache here"
         yield from only(plan, "serve.prefix_hits", [0.0], why)
         yield from only(plan, "serve.turns", [1], why)
+
+
+def draft_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
+    """Who can guess tokens for the model."""
     field = "serve.draft_model"
     none = to(field, "none")
-    if plan.drafts and s.draft_model in DRAFT_HEADS:
+    if plan.drafts and plan.serve.draft_model in DRAFT_HEADS:
         if model is not None and (model.recurrence or model.tower or model.entries):
             why = "heads for models with states, towers or compressed entries are not planned"
             yield broken(field, why, *none)
@@ -157,13 +159,22 @@ def serving_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
             why = f"its {draft.heads:,} attention heads do not divide by tp {plan.serving_tp:,}"
         if why:
             yield broken(field, why, *none, advice="choose another")
-    if model is not None and model.recurrence:
-        state = KV_CACHES[plan.cache_manager].state
-        why = "states of sequences on the host are not planned"
-        yield from only(plan, "serve.offload_kv", ["none"], why)
-        if s.state_dtype != "auto" and state not in ("", s.state_dtype):
-            ways = {"serve.state_dtype": "auto"}, {"serve.kv_cache": "paged"}
-            yield broken("serve.state_dtype", f"there states are {state}", *ways)
+
+
+def state_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
+    """Where states of sequences are, and in which dtype."""
+    if model is None or not model.recurrence:
+        return
+    asked, state = plan.serve.state_dtype, KV_CACHES[plan.cache_manager].state
+    why = "states of sequences on the host are not planned"
+    yield from only(plan, "serve.offload_kv", ["none"], why)
+    if asked != "auto" and state not in ("", asked):
+        ways = {"serve.state_dtype": "auto"}, {"serve.kv_cache": "paged"}
+        yield broken("serve.state_dtype", f"there states are {state}", *ways)
+
+
+def memory_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
+    """What a host without memory of its own has no place for."""
     try:
         node = plan.node
     except KeyError:  # an unknown preset, which is reported on its own

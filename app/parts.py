@@ -150,13 +150,31 @@ def chart(
     )
 
 
+def _passes(run: Run) -> str:
+    """What saves and failures make of it."""
+    return (
+        f"{seconds_text(run.elapsed_seconds)} pass with a save every {run.save_every:,} steps and "
+        f"{run.interruptions:,.2g} interruptions."
+    )
+
+
 def run_figures(run: Run) -> None:
     """What the whole run takes."""
     figures = [
-        ("seconds", "Time to train", seconds_text(run.seconds), f"{run.steps:,} steps."),
+        (
+            "seconds",
+            "Time to train",
+            seconds_text(run.seconds),
+            f"{run.steps:,} steps. {_passes(run)}",
+        ),
         ("gpu_hours", "GPU-hours", f"{run.gpu_hours:,.0f}", "Of all GPUs."),
         ("energy_joules", "Energy", energy_text(run.energy_joules), "At the boards' power."),
-        ("joules_per_token", "Energy per token", energy_text(run.joules_per_token), ""),
+        (
+            "disk_bytes",
+            "Disk for checkpoints",
+            bytes_text(run.disk_bytes),
+            f"{bytes_text(run.checkpoint_bytes)} each, weights {bytes_text(run.weights_bytes)}.",
+        ),
     ]
     if run.cost is not None:
         figures.insert(2, ("cost", "Cost", money_text(run.cost), "At the plan's price."))

@@ -720,7 +720,7 @@ FIGURES = (
     "memory.reserved_bytes",
     "run.seconds",
 )
-WHOLE = ("seconds", "gpu_hours", "energy_joules", "joules_per_token")
+WHOLE = ("seconds", "gpu_hours", "energy_joules", "disk_bytes")
 SERVED = (
     *("fits", "kv_capacity_tokens"),
     *("ttft_seconds", "tpot_seconds", "tokens_per_second", "ttft_range", "tpot_range"),

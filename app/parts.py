@@ -23,7 +23,7 @@ from memcore.search.choices import own_price
 from memcore.together.generation import Generation, step_text
 from memcore.units import bytes_text, energy_text, money_text, seconds_text
 
-WORTH_SAYING = 0.01  # of host DRAM; a loader's batches are less
+WORTH_SAYING = 0.01  # of host DRAM, where a loader's batches are less, or of a run's time
 
 
 def listed(issues: Iterable[Issue]) -> str:
@@ -182,6 +182,9 @@ def run_figures(run: Run) -> None:
     for column, (field, label, text, about) in zip(columns, figures, strict=False):
         with column, why.figure(f"run.{field}", about):
             st.metric(label, text)
+    if run.elapsed_seconds > (1 + WORTH_SAYING) * run.seconds:
+        with columns[0]:
+            small(f"{seconds_text(run.elapsed_seconds)} with saves and failures")
     price, whose = own_price(state.plan())
     if run.cost is None and price is not None:
         with columns[-1], st.container(gap=None):

@@ -201,8 +201,10 @@ def _run(plan: Plan, run: Run) -> list[Line]:
         ("Cost", cost),
         ("Tokens", count_text(plan.run.tokens)),
         ("Time", seconds_text(run.seconds)),
+        ("Time with saves and failures", seconds_text(run.elapsed_seconds)),
         ("GPU-hours", f"{run.gpu_hours:,.0f}"),
         ("Energy", energy_text(run.energy_joules)),
+        ("Disk for checkpoints", bytes_text(run.disk_bytes)),
     ]
 
 

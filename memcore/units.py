@@ -10,7 +10,7 @@ import re
 
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 GB = 10**9
-HOUR, DAY = 3_600, 86_400  # seconds
+MINUTE, HOUR, DAY = 60, 3_600, 86_400  # seconds
 MILLION = 10**6
 Gbit = GB // 8
 
@@ -48,7 +48,7 @@ def gib_text(n: float) -> str:
 
 def seconds_text(s: float) -> str:
     """Seconds as us, ms, s, min, h or d."""
-    for size, name in ((DAY, "d"), (HOUR, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
+    for size, name in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1, "s"), (1e-3, "ms")):
         if s >= size * ROUNDS_UP:
             return f"{_significant(s / size)} {name}"
     return f"{_significant(s * 1e6)} µs"

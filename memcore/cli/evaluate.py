@@ -339,7 +339,12 @@ def _run(plan: Plan, report: Report) -> Iterable[str]:
     yield (
         f"{count_text(plan.run.tokens)} tokens: {', '.join(said)}\n"
         f"Energy at {rate_text(run.watts, 'W')}: {energy_text(run.energy_joules)}, "
-        f"{energy_text(run.joules_per_token)} a token"
+        f"{energy_text(run.joules_per_token)} a token\n"
+        f"A checkpoint: {bytes_text(run.checkpoint_bytes)}, {bytes_text(run.weights_bytes)} of it "
+        f"weights; saved every {run.save_every:,} steps, for {seconds_text(run.save_seconds)}; "
+        f"{bytes_text(run.disk_bytes)} on disk\n"
+        f"With saves and {run.interruptions:,.2g} interruptions: "
+        f"{seconds_text(run.elapsed_seconds)}"
     )
 
 

@@ -528,6 +528,22 @@ COLLECTIVE_STARTS = exactly(
     "NCCL's call by way of c10d, and the copy or the wait beside it",
 )  # fmt: skip
 
+INTERRUPTIONS = exactly(
+    "interruptions of a run", 0.5, "per 1,000 GPUs and day", "measured",
+    "the middle of six: Llama 3 405B had 419 in 54 days on 16,384 H100 (0.47; arXiv 2407.21783), "
+    "two clusters of A100 6.5 and 2.34 of 1,000 nodes in a day (0.81 and 0.29; arXiv 2410.21680), "
+    "BLOOM one to two GPUs a week of 384 A100 (0.56), 504 B200 ten GPUs in 73 days (0.27; arXiv "
+    "2605.09370), OPT-175B 105 restarts in two months on 992 A100 (1.8)",
+)  # fmt: skip
+RESTART = exactly(
+    "from a failure until steps run again", 11, "minutes", "measured",
+    "the median between two tries on 504 B200 (arXiv 2605.09370)",
+)  # fmt: skip
+STORAGE = exactly(
+    "what a node without known drives writes", 1 * GB, "B/s", "assumed",
+    "a node's share of a parallel file system, or one drive",
+)  # fmt: skip
+
 HOST_READ = Constant(
     "layers and experts that the CPU computes, share of DRAM's bandwidth",
     0.35,

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from memcore.errors import did_you_mean, shown
 from memcore.hardware.accelerator import Accelerator, Node
+from memcore.hardware.constants import INTERRUPTIONS, RESTART
 from memcore.models import catalog
 from memcore.models.families.qwen_tower import SIDE
 from memcore.models.model import Model
@@ -1336,6 +1337,52 @@ class Run(Section):
         within=(0, 10_000),
         key="price",
         names=("cost", "gpu_hour_price"),
+    )
+    save_steps: int = number(
+        0,
+        "Save every",
+        "Steps from one saved checkpoint to the next.",
+        "steps",
+        zero="as often as costs the least",
+        within=(0, 10**9),
+        key="save",
+        names=("save_interval", "checkpoint_interval"),
+    )
+    save_total_limit: int = number(
+        2,
+        "Checkpoints kept",
+        "How many saved checkpoints stay on disk.",
+        zero="all",
+        within=(0, 1_000_000),
+        key="keep",
+        names=("keep_latest_k",),
+    )
+    storage_gbytes: float = number(
+        0.0,
+        "Storage",
+        "What all GPUs together write to where checkpoints are saved. Steps wait for it.",
+        "GB/s",
+        zero="the NVMe drives of the nodes",
+        within=(0, 1_000_000),
+        key="storage",
+        names=("storage_bandwidth", "filesystem"),
+    )
+    interruptions: float = number(
+        INTERRUPTIONS.middle,
+        "Interruptions",
+        "How often something fails that stops the run, of 1,000 GPUs in a day. Published runs "
+        "have 0.27 to 1.8.",
+        within=(0, 1000),
+        key="fails",
+        names=("failures", "mtbf"),
+    )
+    restart_minutes: float = number(
+        RESTART.middle,
+        "Restart",
+        "From a failure until steps run again.",
+        "minutes",
+        within=(0, 10_000),
+        key="restart",
     )
     watts_per_gpu: float = number(
         0.0,

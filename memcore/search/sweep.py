@@ -30,6 +30,7 @@ from memcore.tape.dims import Number, minimum
 from memcore.tape.ledger import Amounts
 from memcore.tape.program import Program
 from memcore.training.memory import swept_memory
+from memcore.training.saved import Saved
 from memcore.training.steps import complete, steps_of
 from memcore.training.time import SweptTime, swept_time
 from memcore.training.training import Pool, not_planned
@@ -429,6 +430,8 @@ def _read(
         given["memory"] = swept_memory(swept, steps, amounts)
     if not MEMORY.issuperset(numbers):
         given["time"] = swept_time(plan, steps, amounts)
+    if any(n.startswith("run.") for n in numbers):
+        given["saved"] = Saved.of(plan)
     x = Values(plan=swept, hardware=plan.accelerator, **given)
     found: dict[str, Any] = {}
     for number in numbers:

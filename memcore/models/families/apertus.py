@@ -38,10 +38,9 @@ from memcore.tape.tape import Gradients, Tape, Tensor
 XIELU = "xielu"
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     return llama_like(
         k,
-        label,
         "apertus",
         intermediate=14_336,
         vocab=131_072,

@@ -62,14 +62,14 @@ def _reads(
     encoders: Stack = (12, 16, 4096),
     decoders: Stack | None = None,
     **own: bool | str,
-) -> Callable[[Keys, str], Model]:
+) -> Callable[[Keys], Model]:
     """What a family's config.json says, by its own defaults and traits.
 
     sizes     width and positions
     decoders  of the decoder, where it is not as the encoder
     """
 
-    def config(k: Keys, label: str) -> Model:
+    def config(k: Keys) -> Model:
         k.refuse("is_encoder_decoder", True)
         k.refuse("tie_word_embeddings", True)
         k.refuse("share_encoder_decoder_embeddings", True)
@@ -101,7 +101,6 @@ def _reads(
             k.divides("d_model", hidden, f"{which}_attention_heads", heads)
             return Model(
                 family=family,
-                label=label,
                 layers=k.count(f"{which}_layers", layers, 100_000),
                 **own_keys(hidden, heads),
                 intermediate_size=k.count(f"{which}_ffn_dim", inner),
@@ -252,7 +251,7 @@ def _classified(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return classes_loss(t, s, linear(t, "out_proj", h, D, CLASSES, bias=True))
 
 
-def _family(config: Callable[[Keys, str], Model], name: str, classifier: str = "") -> Family:
+def _family(config: Callable[[Keys], Model], name: str, classifier: str = "") -> Family:
     classes = {name: CAUSAL} | ({classifier: CLASSIFICATION} if classifier else {})
     return Family(
         config, _embed, _layer, _head, kernels=HF_ONLY, losses=("eager",), alone=True,

@@ -80,7 +80,6 @@ OFFSET = 2  # rows of RoBERTa's position table that stand before the first posit
 
 def encoder_config(
     k: Keys,
-    label: str,
     family: str,
     vocab: int,
     offset: int,
@@ -102,7 +101,6 @@ def encoder_config(
         k.fail("max_position_embeddings", f"must be above {offset}, not {rows}")
     return Model(
         family=family,
-        label=label,
         layers=layers,
         **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", intermediate),
@@ -229,14 +227,14 @@ def decoded(t: Tape, s: Structure, h: Tensor, width: Factor) -> Tensor:
     return logits
 
 
-def _electra(k: Keys, label: str) -> Model:
-    model = encoder_config(k, label, "electra", 30_522, 0, hidden=256, heads=4, intermediate=1024)
+def _electra(k: Keys) -> Model:
+    model = encoder_config(k, "electra", 30_522, 0, hidden=256, heads=4, intermediate=1024)
     width = k.count("embedding_size", 128)
     projected = replace(model.traits, projected_embeddings=width != model.hidden_size)
     return replace(model, embedding_size=width, traits=projected)
 
 
-def _distilbert(k: Keys, label: str) -> Model:
+def _distilbert(k: Keys) -> Model:
     if k.head == SPANS and k.dropout("qa_dropout", 0.1) != k.dropout("dropout", 0.1):
         k.fail("qa_dropout", "that it drops where the model does not, or the reverse, is not known")
     hidden, layers = k.count("dim", 768), k.count("n_layers", 6, 100_000)
@@ -245,7 +243,6 @@ def _distilbert(k: Keys, label: str) -> Model:
     rows = k.count("max_position_embeddings", 512)
     return Model(
         family="distilbert",
-        label=label,
         layers=layers,
         **own_keys(hidden, heads),
         intermediate_size=k.count("hidden_dim", 3072),
@@ -262,16 +259,14 @@ def _distilbert(k: Keys, label: str) -> Model:
     )
 
 
-def _albert(k: Keys, label: str) -> Model:
+def _albert(k: Keys) -> Model:
     for key in ("num_hidden_groups", "inner_group_num"):
         if k.count(key, 1) != 1:
             k.fail(key, "only 1 is planned: one set of weights for all layers")
     k.refuse("chunk_size_feed_forward", 0, None)
     own = {"hidden_act": "gelu_new", "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
     k.config = {**own, **k.config}
-    model = encoder_config(
-        k, label, "albert", 30_000, 0, hidden=4096, heads=64, intermediate=16_384
-    )
+    model = encoder_config(k, "albert", 30_000, 0, hidden=4096, heads=64, intermediate=16_384)
     said = k.config.get("classifier_dropout_prob", 0.1)
     drops = k.dropout("classifier_dropout_prob" if said is not None else "hidden_dropout_prob", 0.1)
     return replace(

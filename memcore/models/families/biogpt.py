@@ -15,7 +15,7 @@ from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     hidden = k.count("hidden_size", 1024)
     heads = k.count("num_attention_heads", 16, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
@@ -25,7 +25,6 @@ def _config(k: Keys, label: str) -> Model:
     positions = k.count("max_position_embeddings", 1024)
     return Model(
         family="biogpt",
-        label=label,
         layers=k.count("num_hidden_layers", 24, 100_000),
         **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", 4096),

@@ -61,8 +61,8 @@ from memcore.tape.structure import ALIKE, EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
-    return vit.tower(k, label, "clip_vision_model", "quick_gelu", patch=32, extra=1)
+def _config(k: Keys) -> Model:
+    return vit.tower(k, "clip_vision_model", "quick_gelu", patch=32, extra=1)
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:
@@ -78,13 +78,13 @@ def _placed(t: Tape, x: Tensor) -> Tensor:
     return add(t, x, placed, "with positions")
 
 
-def _vision(k: Keys, label: str) -> Model:
+def _vision(k: Keys) -> Model:
     """The tower by itself, with what images are compared by where its class has that."""
-    return _projected(k, replace(_config(k, label), stack=""))
+    return _projected(k, replace(_config(k), stack=""))
 
 
-def _text(k: Keys, label: str) -> Model:
-    model = vit.text_of(k, label, "clip_text_model", "quick_gelu", 49_408, (512, 2048, 8), 77)
+def _text(k: Keys) -> Model:
+    model = vit.text_of(k, "clip_text_model", "quick_gelu", 49_408, (512, 2048, 8), 77)
     return _projected(k, replace(model, kinds=(FULL,) * model.layers))
 
 
@@ -129,7 +129,7 @@ def _vision_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return x
 
 
-def _both(k: Keys, label: str) -> Model:
+def _both(k: Keys) -> Model:
     """The tower of images, and that of text behind it; what a `_dict` says of either overrides."""
     for name in ("text_config", "vision_config"):
         over = k.config.get(f"{name}_dict")
@@ -140,7 +140,7 @@ def _both(k: Keys, label: str) -> Model:
     image = replace(vision.image, merged=1) if vision.image else None  # it takes no place in a text
     k.config.get("logit_scale_init_value")  # a number to start with
     return replace(
-        text, label=label, family="clip", tower=replace(vision, image=image),
+        text, family="clip", tower=replace(vision, image=image),
         projection=k.count("projection_dim", 512),
     )  # fmt: skip
 
@@ -197,10 +197,7 @@ TEXT = replace(
         embed_text,
         layer,
         _text_head,
-        {
-            "CLIPTextModel": EMBEDDING,
-            "CLIPTextModelWithProjection": ALIKE,
-        },
+        {"CLIPTextModel": EMBEDDING, "CLIPTextModelWithProjection": ALIKE},
     ),
     arguments=MASK,
 )

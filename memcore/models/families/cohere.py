@@ -22,13 +22,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import (
-    HF_ONLY,
-    Family,
-    decoder_classes,
-    layer_kinds,
-    listed,
-)
+from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds, listed
 from memcore.models.families.llama import embed, llama_like, turned
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.model import Model
@@ -52,12 +46,9 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(
-    k: Keys, label: str, family: str, query_norm: bool = False, head_dim: int | None = None
-) -> Model:
+def _config(k: Keys, family: str, query_norm: bool = False, head_dim: int | None = None) -> Model:
     return llama_like(
         k,
-        label,
         family,
         hidden=8192,
         intermediate=22_528,
@@ -74,23 +65,23 @@ def _config(
     )
 
 
-def _cohere(k: Keys, label: str) -> Model:
-    return _config(k, label, "cohere", query_norm=k.flag("use_qk_norm", False))
+def _cohere(k: Keys) -> Model:
+    return _config(k, "cohere", query_norm=k.flag("use_qk_norm", False))
 
 
-def _cohere2(k: Keys, label: str) -> Model:
-    model = _config(k, label, "cohere2")
+def _cohere2(k: Keys) -> Model:
+    model = _config(k, "cohere2")
     every = _every(k)
     slides = layer_kinds(k, model.layers, lambda i: (i + 1) % every != 0)
     kinds = tuple(kind if kind == SLIDING else FULL_NOPE for kind in slides or ("",) * model.layers)
     return replace(model, kinds=kinds, window=k.count("sliding_window", 4096) if slides else 0)
 
 
-def _mixed(k: Keys, label: str) -> Model:
+def _mixed(k: Keys) -> Model:
     score = k.word("expert_selection_fn", "softmax", {w: w for w in ("softmax", "sigmoid")})
     joins = {w: w for w in ("average", "sum")}
     averaged = k.word("shared_expert_combination_strategy", "average", joins) == "average"
-    model = _config(k, label, "cohere2_moe", head_dim=128)
+    model = _config(k, "cohere2_moe", head_dim=128)
     inner, layers = model.intermediate_size, model.layers
     first = k.count_or_zero("first_k_dense_replace", 0)
     usual = [DENSE if i < first else SPARSE for i in range(layers)]

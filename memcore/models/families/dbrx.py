@@ -55,7 +55,7 @@ from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Gradients, Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     hidden = k.count("d_model", 2048)
     heads = k.count("n_heads", 16, 10**6)
     k.divides("d_model", hidden, "n_heads", heads)
@@ -71,7 +71,6 @@ def _config(k: Keys, label: str) -> Model:
     routed = routing(ffn, "moe_num_experts", 4, 1, k)
     model = Model(
         family="dbrx",
-        label=label,
         layers=k.count("n_layers", 24, 100_000),
         hidden_size=hidden,
         intermediate_size=size,

@@ -63,10 +63,9 @@ def _kinds(k: Keys, model: Model) -> tuple[str, ...]:
     return tuple(shared(FULL) if share else FULL for share in shares) if any(shares) else ()
 
 
-def _v32(k: Keys, label: str) -> Model:
+def _v32(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "deepseek_v32",
         hidden=7168,
         intermediate=18_432,
@@ -78,10 +77,9 @@ def _v32(k: Keys, label: str) -> Model:
     return _config(k, model, (128, 128, 1536), 64, (8, 4))
 
 
-def _glm(k: Keys, label: str) -> Model:
+def _glm(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "glm_moe_dsa",
         hidden=6144,
         intermediate=12_288,

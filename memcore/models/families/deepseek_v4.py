@@ -87,10 +87,9 @@ HASHES = {"hash_moe": True, "moe": False}
 ONE_KEY: Shape = (B, 1, S / CP, HEAD_DIM)
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "deepseek_v4",
         hidden=4096,
         layers=43,

@@ -20,7 +20,7 @@ PREFIX = (B, HEADS / TP, 1, HEAD_DIM)  # a view, of the tokens that are no patch
 TURNED = (B, HEADS / TP, PATCHES, HEAD_DIM)
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     k.refuse("drop_path_rate", 0, 0.0, None)
     gated = k.flag("use_gated_mlp", False)
     registers = k.count_or_zero("num_register_tokens", 0)
@@ -35,7 +35,7 @@ def _config(k: Keys, label: str) -> Model:
         gated=gated,
     )
     k.config = {"num_attention_heads": 6, "intermediate_size": 1536, **k.config}
-    model = vit.of_images(k, label, "dinov3_vit", traits, patch=16, extra=1 + registers)
+    model = vit.of_images(k, "dinov3_vit", traits, patch=16, extra=1 + registers)
     return replace(model, type_rows=registers, position_rows=0, rotary_dim=model.head_dim)
 
 

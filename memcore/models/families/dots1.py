@@ -32,9 +32,9 @@ def _mixed(
     return sparse_kinds(model, sparse.__getitem__ if sparse else lambda i: i >= before)
 
 
-def _dots(k: Keys, label: str) -> Model:
+def _dots(k: Keys) -> Model:
     model = llama_like(
-        k, label, "dots1", hidden=4608, intermediate=10_944, layers=62, vocab=152_064,
+        k, "dots1", hidden=4608, intermediate=10_944, layers=62, vocab=152_064,
         attention_bias=k.flag("attention_bias", False), query_norm=True, router_sigmoid=True,
         router_normalised=k.flag("norm_topk_prob", False),
     )  # fmt: skip
@@ -47,9 +47,9 @@ def _dots(k: Keys, label: str) -> Model:
     return model
 
 
-def _exaone(k: Keys, label: str) -> Model:
+def _exaone(k: Keys) -> Model:
     model = llama_like(
-        k, label, "exaone_moe", intermediate=16_384, vocab=102_400, query_norm=True,
+        k, "exaone_moe", intermediate=16_384, vocab=102_400, query_norm=True,
         router_sigmoid=True, router_normalised=k.flag("norm_topk_prob", True),
     )  # fmt: skip
     model = _mixed(k, kin.exaone_windows(k, model), (64, 8), 1024, ("num_shared_experts", 1), 1)
@@ -57,10 +57,9 @@ def _exaone(k: Keys, label: str) -> Model:
     return model
 
 
-def _glm(k: Keys, label: str) -> Model:
+def _glm(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "glm4_moe",
         intermediate=10_944,
         layers=46,

@@ -113,8 +113,8 @@ def plain(draft: Model) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _eagle(k: Keys, label: str) -> Model:
-    model = llama.llama_like(k, label, EAGLE)
+def _eagle(k: Keys) -> Model:
+    model = llama.llama_like(k, EAGLE)
     k.refuse("attention_bias", False, None)
     k.refuse("mlp_bias", False, None)
     k.refuse("bias", False, None)
@@ -154,9 +154,9 @@ def _reads_three(k: Keys) -> None:
         k.fail("eagle_config.use_aux_hidden_state", "a head that joins no states is not known yet")
 
 
-def _block(k: Keys, label: str) -> Model:
+def _block(k: Keys) -> Model:
     model = llama.llama_like(
-        k, label, BLOCK, intermediate=22_016, kv_heads=32, head_dim=llama.unless_said(k, 128),
+        k, BLOCK, intermediate=22_016, kv_heads=32, head_dim=llama.unless_said(k, 128),
         vocab=151_936, positions=32_768, attention_bias=k.flag("attention_bias", False),
         query_norm=True,
     )  # fmt: skip

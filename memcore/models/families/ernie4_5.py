@@ -19,14 +19,13 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _like(
-    k: Keys, label: str, family: str, hidden: int, intermediate: int, layers: int, heads: int,
+    k: Keys, family: str, hidden: int, intermediate: int, layers: int, heads: int,
     kv_heads: int, head_dim: int | None = None,
 ) -> Model:  # fmt: skip
     """What both have in common, with the defaults of one."""
     bias = k.flag("use_bias", False)
     return llama_like(
         k,
-        label,
         family,
         hidden=hidden,
         intermediate=intermediate,
@@ -45,13 +44,13 @@ def _like(
     )
 
 
-def _dense(k: Keys, label: str) -> Model:
-    return _like(k, label, "ernie4_5", 1024, 3072, 18, 16, 2, unless_said(k, 128))
+def _dense(k: Keys) -> Model:
+    return _like(k, "ernie4_5", 1024, 3072, 18, 16, 2, unless_said(k, 128))
 
 
-def _moe(k: Keys, label: str) -> Model:
+def _moe(k: Keys) -> Model:
     k.refuse("use_bias", False)
-    model = _like(k, label, "ernie4_5_moe", 2560, 12_288, 28, 20, 4)
+    model = _like(k, "ernie4_5_moe", 2560, 12_288, 28, 20, 4)
     size = k.count("moe_intermediate_size", 1536)
     shared = k.count("moe_num_shared_experts", 2, 1000)
     k.refuse("moe_layer_end_index", -1, None, model.layers - 1)

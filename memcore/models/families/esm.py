@@ -43,7 +43,7 @@ from memcore.tape.structure import CLASSIFICATION, EMBEDDING, LABELLED, Structur
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     if k.config.get("vocab_size") is None:
         k.fail("vocab_size", "missing; there is no default of it")
     for key in ("is_folding_model", "use_cache"):
@@ -52,7 +52,7 @@ def _config(k: Keys, label: str) -> Model:
     turned = k.word("position_embedding_type", "absolute", {"absolute": "", "rotary": "rotary"})
     k.config = {**k.config, "position_embedding_type": "absolute", "type_vocab_size": 1,
                 "hidden_act": "gelu"}  # fmt: skip
-    model = bert.encoder_config(k, label, "esm", 33, bert.OFFSET, positions=1026)
+    model = bert.encoder_config(k, "esm", 33, bert.OFFSET, positions=1026)
     traits = replace(
         model.traits,
         rotary_widened=bool(turned),

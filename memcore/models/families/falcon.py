@@ -39,7 +39,7 @@ from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     hidden = k.count("hidden_size", 4544)
     layers = k.count("num_hidden_layers", 32, 100_000)
     heads = k.count("num_attention_heads", 71, 10**6)
@@ -53,7 +53,6 @@ def _config(k: Keys, label: str) -> Model:
     norms = k.config.get("num_ln_in_parallel_attn")
     return Model(
         family="falcon",
-        label=label,
         layers=layers,
         hidden_size=hidden,
         intermediate_size=k.count_or("ffn_hidden_size", 4 * hidden),

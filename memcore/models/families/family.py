@@ -11,14 +11,7 @@ from memcore.models.config import Keys
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, KV_HEADS, TP, Shape
 from memcore.tape.kinds import FULL, RECURRENT, SLIDING
-from memcore.tape.structure import (
-    CAUSAL,
-    CLASSIFICATION,
-    EMBEDDING,
-    LABELLED,
-    SPANS,
-    Structure,
-)
+from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, LABELLED, SPANS, Structure
 from memcore.tape.tape import Tape, Tensor
 
 T = TypeVar("T")
@@ -63,7 +56,7 @@ class Family:
     alone              tensor, context and pipeline parallelism and adapters are not known for it
     """
 
-    config: Callable[[Keys, str], Model]
+    config: Callable[[Keys], Model]
     embed: Callable[[Tape, Structure], Tensor | Sequence[Tensor]]
     layer: Callable[[Tape, Structure, Tensor, str], Tensor | Sequence[Tensor]]
     head: Callable[[Tape, Structure, Tensor], Tensor]
@@ -221,7 +214,7 @@ def state_dtype(k: Keys, key: str, default: str = "") -> str:
 
 
 def encoder(
-    config: Callable[[Keys, str], Model],
+    config: Callable[[Keys], Model],
     embed: Callable[[Tape, Structure], Tensor | Sequence[Tensor]],
     layer: Callable[[Tape, Structure, Tensor, str], Tensor],
     head: Callable[[Tape, Structure, Tensor], Tensor],

@@ -33,7 +33,7 @@ from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure,
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str, family: str, vocab: int, positions: int) -> Model:
+def _config(k: Keys, family: str, vocab: int, positions: int) -> Model:
     heads = k.count("num_attention_heads", 8, 10**6)
     kv_heads = k.count("num_key_value_heads", 4, 10**6)
     k.divides("num_attention_heads", heads, "num_key_value_heads", kv_heads)
@@ -41,7 +41,6 @@ def _config(k: Keys, label: str, family: str, vocab: int, positions: int) -> Mod
     dim = k.count("head_dim", 256, 10**6)
     return Model(
         family=family,
-        label=label,
         layers=k.count("num_hidden_layers", 26, 100_000),
         hidden_size=k.count("hidden_size", 2304),
         intermediate_size=k.count("intermediate_size", 9216),
@@ -69,11 +68,10 @@ def _windowed(k: Keys, model: Model, every: int) -> Model:
     return windowed(model, k.count("sliding_window", 4096), kinds)
 
 
-def _gemma(k: Keys, label: str) -> Model:
+def _gemma(k: Keys) -> Model:
     k.refuse("use_bidirectional_attention", None, False)
     return llama_like(
         k,
-        label,
         "gemma",
         hidden=3072,
         intermediate=24_576,
@@ -89,9 +87,9 @@ def _gemma(k: Keys, label: str) -> Model:
     )
 
 
-def _capped(family: str) -> Callable[[Keys, str], Model]:
-    def config(k: Keys, label: str) -> Model:
-        model = _config(k, label, family, 256_000, 8192)
+def _capped(family: str) -> Callable[[Keys], Model]:
+    def config(k: Keys) -> Model:
+        model = _config(k, family, 256_000, 8192)
         traits = replace(
             model.traits,
             attention_softcap=k.config.get("attn_logit_softcapping", 50.0) is not None,
@@ -102,8 +100,8 @@ def _capped(family: str) -> Callable[[Keys, str], Model]:
     return config
 
 
-def _gemma3(k: Keys, label: str) -> Model:
-    model = _config(k, label, "gemma3_text", 262_208, 131_072)
+def _gemma3(k: Keys) -> Model:
+    model = _config(k, "gemma3_text", 262_208, 131_072)
     capped = k.config.get("final_logit_softcapping") is not None
     model = replace(model, traits=replace(model.traits, logits_softcap=capped))
     model = _windowed(k, model, k.count("sliding_window_pattern", 6))

@@ -33,7 +33,7 @@ TEXT, TOWER = "gemma3_text", "siglip_vision_model"
 AROUND = 4  # processing_gemma3: an empty line, the start of an image, its end, an empty line
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     text = part(k, "text_config", TEXT, {TEXT: gemma.FAMILIES[TEXT]}, {})
     vision = part(k, "vision_config", TOWER, {TOWER: families.TOWERS[TOWER]}, {})
     tied = k.flag("tie_word_embeddings", True)
@@ -45,7 +45,7 @@ def _config(k: Keys, label: str) -> Model:
     assert image
     read = _read(k, image.height // image.patch_height, image.width // image.patch_width)
     tower = replace(vision, image=replace(image, merged=read, around=AROUND))
-    return replace(text, label=label, family="gemma3", traits=traits, tower=tower)
+    return replace(text, family="gemma3", traits=traits, tower=tower)
 
 
 def _read(k: Keys, rows: int, columns: int) -> int:

@@ -41,19 +41,19 @@ ALIASES = {
 }
 
 
-def _gpt2(k: Keys, label: str) -> Model:
+def _gpt2(k: Keys) -> Model:
     k.refuse("reorder_and_upcast_attn", False, None)
-    return _config(k, label, "gpt2", "gelu_new")
+    return _config(k, "gpt2", "gelu_new")
 
 
-def _bigcode(k: Keys, label: str) -> Model:
-    model = _config(k, label, "gpt_bigcode", "gelu_pytorch_tanh")
+def _bigcode(k: Keys) -> Model:
+    model = _config(k, "gpt_bigcode", "gelu_pytorch_tanh")
     alone = k.flag("multi_query", True)
     kv_heads = 1 if alone else model.kv_heads
     return replace(model, kv_heads=kv_heads, traits=replace(model.traits, multi_query=alone))
 
 
-def _config(k: Keys, label: str, family: str, activation: str) -> Model:
+def _config(k: Keys, family: str, activation: str) -> Model:
     """The keys of both, with one's default of the activation."""
     hidden = k.count("n_embd", 768)
     heads = k.count("n_head", 12, 10**6)
@@ -62,7 +62,6 @@ def _config(k: Keys, label: str, family: str, activation: str) -> Model:
     positions = k.count("n_positions", 1024)
     return Model(
         family=family,
-        label=label,
         layers=k.count("n_layer", 12, 100_000),
         **own_keys(hidden, heads),
         intermediate_size=k.count_or("n_inner", 4 * hidden),

@@ -33,7 +33,7 @@ KINDS = {"global": FULL, "local": SLIDING}
 TYPES = [[["global", "local"], 12]]
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     hidden = k.count("hidden_size", 2048)
     layers = k.count("num_layers", 24, 100_000)
     heads = k.count("num_heads", 16, 10**6)
@@ -41,7 +41,6 @@ def _config(k: Keys, label: str) -> Model:
     positions = k.count("max_position_embeddings", 2048)
     return Model(
         family="gpt_neo",
-        label=label,
         layers=layers,
         **own_keys(hidden, heads),
         intermediate_size=k.count_or("intermediate_size", 4 * hidden),

@@ -29,7 +29,7 @@ from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
-def _neox(k: Keys, label: str) -> Model:
+def _neox(k: Keys) -> Model:
     hidden = k.count("hidden_size", 6144)
     heads = k.count("num_attention_heads", 64, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
@@ -37,7 +37,6 @@ def _neox(k: Keys, label: str) -> Model:
     dropped = k.dropout("hidden_dropout", 0.0)
     return Model(
         family="gpt_neox",
-        label=label,
         layers=k.count("num_hidden_layers", 44, 100_000),
         **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", 24_576),
@@ -81,11 +80,10 @@ def _neox_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return linear(t, "dense", out, Q / TP, D, bias)
 
 
-def _persimmon(k: Keys, label: str) -> Model:
+def _persimmon(k: Keys) -> Model:
     k.config = {**k.config, "num_key_value_heads": None}  # which its code does not read
     return llama_like(
         k,
-        label,
         "persimmon",
         intermediate=16_384,
         layers=36,

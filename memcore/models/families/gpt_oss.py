@@ -71,10 +71,9 @@ SINK: Shape = (B, HEADS / TP, S / CP, 1)
 WITH_SINK: Shape = (B, HEADS / TP, S / CP, SINKED)
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "gpt_oss",
         hidden=2880,
         intermediate=2880,

@@ -40,7 +40,7 @@ from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     hidden = k.count("n_embd", 4096)
     heads = k.count("n_head", 16, 10**6)
     k.divides("n_embd", hidden, "n_head", heads)
@@ -51,7 +51,6 @@ def _config(k: Keys, label: str) -> Model:
     dropped = k.dropout("resid_pdrop", 0.0)
     return Model(
         family="gptj",
-        label=label,
         layers=k.count("n_layer", 28, 100_000),
         **own_keys(hidden, heads),
         intermediate_size=k.count_or("n_inner", 4 * hidden),

@@ -19,7 +19,7 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     for key in ("moe_topk", "num_experts", "num_shared_expert", "moe_intermediate_size"):
         _of_all_layers(k, key)
     # What the models' own code had besides, and transformers takes for granted.
@@ -30,7 +30,6 @@ def _config(k: Keys, label: str) -> Model:
     k.refuse("moe_layer_num_skipped", None, 0)
     model = llama_like(
         k,
-        label,
         "hunyuan_v1_moe",
         vocab=290_943,
         attention_bias=k.flag("attention_bias", False),

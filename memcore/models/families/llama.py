@@ -53,7 +53,6 @@ def unless_said(k: Keys, dim: int) -> int | None:
 
 def llama_like(
     k: Keys,
-    label: str,
     family: str,
     *,
     hidden: int = 4096,
@@ -92,7 +91,6 @@ def llama_like(
     positions = k.count("max_position_embeddings", positions)
     model = Model(
         family=family,
-        label=label,
         layers=n,
         hidden_size=hidden,
         intermediate_size=k.count("intermediate_size", intermediate),
@@ -115,14 +113,14 @@ def llama_like(
     return replace(model, rotary_dim=int(dim * k.rope("partial_rotary_factor", rotated)))
 
 
-def with_biases(family: str, **own: Any) -> Callable[[Keys, str], Model]:
+def with_biases(family: str, **own: Any) -> Callable[[Keys], Model]:
     """What a config.json says of a family of whose layers it says which have biases; `own`: as
     `llama_like` takes it."""
 
-    def config(k: Keys, label: str) -> Model:
+    def config(k: Keys) -> Model:
         of_attention, of_mlp = k.flag("attention_bias", False), k.flag("mlp_bias", False)
         own_traits = {"attention_bias": of_attention, "mlp_bias": of_mlp, **own}
-        return llama_like(k, label, family, **own_traits)
+        return llama_like(k, family, **own_traits)
 
     return config
 
@@ -208,8 +206,8 @@ def windowed(model: Model, window: int, kinds: tuple[str, ...]) -> Model:
     return replace(model, window=window, kinds=kinds) if any(map(slides, kinds)) else model
 
 
-def _mistral(k: Keys, label: str) -> Model:
-    model = llama_like(k, label, "mistral", intermediate=14_336, kv_heads=8, positions=131_072)
+def _mistral(k: Keys) -> Model:
+    model = llama_like(k, "mistral", intermediate=14_336, kv_heads=8, positions=131_072)
     window = k.config.get("sliding_window", 4096)
     if window is None:
         return model
@@ -226,10 +224,9 @@ def qwen_windows(k: Keys, model: Model, start: int = 28) -> Model:
     return windowed(model, k.count("sliding_window", 4096), kinds)
 
 
-def _qwen2(k: Keys, label: str) -> Model:
+def _qwen2(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "qwen2",
         intermediate=22_016,
         kv_heads=32,
@@ -241,10 +238,9 @@ def _qwen2(k: Keys, label: str) -> Model:
     return qwen_windows(k, model)
 
 
-def _qwen3(k: Keys, label: str) -> Model:
+def _qwen3(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "qwen3",
         intermediate=22_016,
         kv_heads=32,
@@ -257,10 +253,9 @@ def _qwen3(k: Keys, label: str) -> Model:
     return qwen_windows(k, model)
 
 
-def _hunyuan(k: Keys, label: str) -> Model:
+def _hunyuan(k: Keys) -> Model:
     return llama_like(
         k,
-        label,
         "hunyuan_v1_dense",
         vocab=290_943,
         attention_bias=k.flag("attention_bias", False),
@@ -269,10 +264,9 @@ def _hunyuan(k: Keys, label: str) -> Model:
     )
 
 
-def _smollm3(k: Keys, label: str) -> Model:
+def _smollm3(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "smollm3",
         hidden=2048,
         layers=36,
@@ -303,18 +297,17 @@ def _smollm3(k: Keys, label: str) -> Model:
     return replace(model, kinds=kinds, window=k.count("sliding_window", 1) if uses else 0)
 
 
-def _ministral(k: Keys, label: str) -> Model:
-    model = llama_like(k, label, "ministral", intermediate=14_336, kv_heads=8, positions=131_072)
+def _ministral(k: Keys) -> Model:
+    model = llama_like(k, "ministral", intermediate=14_336, kv_heads=8, positions=131_072)
     slides = k.config.get("sliding_window", 4096) is not None
     kinds = layer_kinds(k, model.layers, lambda i: slides)
     return windowed(model, k.count("sliding_window", 4096), kinds) if slides else model
 
 
-def _ministral3(k: Keys, label: str) -> Model:
+def _ministral3(k: Keys) -> Model:
     """Queries are scaled by a number that grows with the position."""
     model = llama_like(
         k,
-        label,
         "ministral3",
         intermediate=14_336,
         layers=34,
@@ -329,10 +322,9 @@ def _ministral3(k: Keys, label: str) -> Model:
     return windowed(model, k.count("sliding_window", 1), (SLIDING,) * model.layers)
 
 
-def _cwm(k: Keys, label: str) -> Model:
+def _cwm(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "cwm",
         hidden=6144,
         intermediate=21_504,

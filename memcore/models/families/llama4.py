@@ -63,10 +63,9 @@ KEY_ROWS: Shape = (*TOKENS, KV_HEADS / TP, HEAD_DIM)
 EVERY: Shape = (EXPERTS, *TOKENS, D)  # every token once for every expert
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "llama4_text",
         hidden=5120,
         layers=48,

@@ -38,12 +38,12 @@ def part(k: Keys, key: str, kind: str, known: dict[str, Family], defaults: dict[
     keys = Keys(
         {**(defaults if word == kind else {}), **given, "model_type": word}, known[word].aliases
     )
-    model = known[word].config(keys, "")
+    model = known[word].config(keys)
     k.absorb(key, keys)
     return model
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     known = {name: llama.FAMILIES[name] for name in TEXT}
     text = part(k, "text_config", "llama", known, {})
     vision = part(k, "vision_config", "clip_vision_model", families.TOWERS, CLIP_LARGE)
@@ -59,7 +59,7 @@ def _config(k: Keys, label: str) -> Model:
     )
     k.refuse("projector_hidden_act", "gelu")
     tower = replace(vision, idle=-1 - read)
-    return replace(text, label=label, family="llava", traits=traits, tower=tower)
+    return replace(text, family="llava", traits=traits, tower=tower)
 
 
 CLIP_LARGE = {

@@ -48,7 +48,7 @@ def heads_of_a_state(k: Keys, heads: int, width: int, by_key: str) -> int:
     return max(1, width // heads)
 
 
-def _mamba2(k: Keys, label: str) -> Model:
+def _mamba2(k: Keys) -> Model:
     hidden, expand = k.count("hidden_size", 4096), k.count("expand", 2, 1000)
     dim = k.count("head_dim", 64, 10**6)
     if "num_heads" not in k.config and 128 * dim != expand * hidden:  # as fla's files mean it
@@ -66,7 +66,6 @@ def _mamba2(k: Keys, label: str) -> Model:
     wide = k.flag("residual_in_fp32", True)
     return Model(
         family="mamba2",
-        label=label,
         layers=layers,
         hidden_size=hidden,
         intermediate_size=expand * hidden,
@@ -94,7 +93,7 @@ def _mamba2(k: Keys, label: str) -> Model:
 SELECTIVE_CHUNK = 2048  # tokens between states that selective_scan.cpp keeps
 
 
-def _mamba(k: Keys, label: str) -> Model:
+def _mamba(k: Keys) -> Model:
     """Mamba 1: each channel is a head, with a state of its own."""
     hidden, expand = k.count("hidden_size", 768), k.count("expand", 2, 1000)
     inner = k.count_or("intermediate_size", expand * hidden)  # which Falcon's file says apart
@@ -105,7 +104,6 @@ def _mamba(k: Keys, label: str) -> Model:
     wide = k.flag("residual_in_fp32", True)
     return Model(
         family="mamba",
-        label=label,
         layers=layers,
         hidden_size=hidden,
         intermediate_size=inner,
@@ -185,10 +183,9 @@ def _traits(model: Model, k: Keys, out_bias: str = "mamba_proj_bias", normed: bo
     )
 
 
-def _bamba(k: Keys, label: str) -> Model:
+def _bamba(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "bamba",
         intermediate=14_336,
         kv_heads=8,
@@ -226,10 +223,9 @@ def _half_rotated(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return linear(t, "o_proj", out, out.shape[-1], D, bias)
 
 
-def _granite(k: Keys, label: str) -> Model:
+def _granite(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "granitemoehybrid",
         attention_bias=k.flag("attention_bias", False),
         # multiplied by whatever the number is, 1.0 included
@@ -245,10 +241,7 @@ def _granite(k: Keys, label: str) -> Model:
     # The MLP that every token passes is the model's only one where it has no experts.
     expert = model.intermediate_size
     model = replace(
-        model,
-        intermediate_size=shared,
-        recurrence=mamba_keys(k, model.hidden_size),
-        kinds=kinds,
+        model, intermediate_size=shared, recurrence=mamba_keys(k, model.hidden_size), kinds=kinds
     )
     if k.count_or_zero("num_local_experts", 8):
         model = with_experts(model, routing(k, "num_local_experts", 8, 2), expert)
@@ -276,10 +269,9 @@ def _shared_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return linear(t, "output_linear", product, F / TP, D, bias=False)
 
 
-def _falcon_h1(k: Keys, label: str) -> Model:
+def _falcon_h1(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "falcon_h1",
         intermediate=14_336,
         kv_heads=8,
@@ -293,9 +285,7 @@ def _falcon_h1(k: Keys, label: str) -> Model:
     inner = k.config.get("mamba_d_ssm", 1024)
     width = None if inner is None else k.count("mamba_d_ssm", 1024)
     model = replace(
-        model,
-        recurrence=mamba_keys(k, model.hidden_size, width),
-        kinds=(BESIDE,) * model.layers,
+        model, recurrence=mamba_keys(k, model.hidden_size, width), kinds=(BESIDE,) * model.layers
     )
     model = _traits(model, k, "projectors_bias", k.flag("mamba_rms_norm", False))
     scaled = replace(model.traits, recurrence_scaled=True, keys_scaled=True)

@@ -67,10 +67,9 @@ REPEATED_VALUES: Shape = (B, REPEATED, S / CP, V_DIM)
 OWN_VALUES: Shape = (B, KV_HEADS / TP, S / CP, V_DIM)
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "mimo_v2_flash",
         intermediate=16_384,
         layers=48,

@@ -19,13 +19,12 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     k.refuse("router_jitter_noise", 0.0)
     k.refuse("sliding_window", None)
     k.refuse("shared_intermediate_size", 0, None)
     model = llama_like(
         k,
-        label,
         "minimax",
         intermediate=14_336,
         kv_heads=8,

@@ -59,14 +59,13 @@ NAMES = {
 ATTENDS = {"full_attention": False, "minimax_m3_sparse": True}
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     if (
         k.config.get("hidden_act") == "swigluoai"
     ):  # the gate's own name; transformers has silu there
         k.config = {**k.config, "hidden_act": "silu"}
     model = llama_like(
         k,
-        label,
         "minimax_m3_vl_text",
         hidden=6144,
         intermediate=3072,

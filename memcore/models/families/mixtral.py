@@ -85,10 +85,9 @@ def sparse_layer(attend: Attention, mixture: Mixture, apart: bool = False) -> At
     return layer
 
 
-def _mixtral(k: Keys, label: str) -> Model:
+def _mixtral(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "mixtral",
         intermediate=14_336,
         kv_heads=8,
@@ -109,10 +108,9 @@ def _mixtral_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return routed_experts(t, s, x, *softmax_router(t, s, x, cast_back=False))
 
 
-def _granite(k: Keys, label: str) -> Model:
+def _granite(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "granitemoe",
         attention_bias=k.flag("attention_bias", False),
         # multiplied by whatever the number is, 1.0 included

@@ -28,9 +28,9 @@ WEIGHTS = (
 )
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama.llama_like(
-        k, label, "mllama_text_model", intermediate=14_336, layers=40, kv_heads=8, vocab=128_256,
+        k, "mllama_text_model", intermediate=14_336, layers=40, kv_heads=8, vocab=128_256,
         positions=131_072,
     )  # fmt: skip
     given = k.config.get("cross_attention_layers")

@@ -53,22 +53,22 @@ from memcore.tape.structure import (
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
-    model = _read(k, label, "modernbert")
+def _config(k: Keys) -> Model:
+    model = _read(k, "modernbert")
     kinds = [SLIDING_EVERY if slides(kind) else EVERY for kind in model.kinds]
     kinds[0] = first(kinds[0])
     return replace(model, kinds=tuple(kinds))
 
 
-def _decoder(k: Keys, label: str) -> Model:
-    model = _read(k, label, "modernbert-decoder")
+def _decoder(k: Keys) -> Model:
+    model = _read(k, "modernbert-decoder")
     if k.config.get("local_attention", 128) is None:
         k.fail("local_attention", "must be a whole number: these models have sliding layers")
     kinds, traits = (first(model.kinds[0]), *model.kinds[1:]), model.traits
     return replace(model, kinds=kinds, traits=replace(traits, rotary_own=True))
 
 
-def _read(k: Keys, label: str, family: str) -> Model:
+def _read(k: Keys, family: str) -> Model:
     hidden = k.count("hidden_size", 768)
     heads = k.count("num_attention_heads", 12, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
@@ -85,7 +85,6 @@ def _read(k: Keys, label: str, family: str) -> Model:
     every = k.count("global_attn_every_n_layers", 3)
     return Model(
         family=family,
-        label=label,
         layers=layers,
         hidden_size=hidden,
         intermediate_size=k.count("intermediate_size", 1152),

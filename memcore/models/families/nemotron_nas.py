@@ -26,7 +26,7 @@ STEP = 256  # of which every width is a multiple
 CHANGED = ("replace_with_linear", "sparsify", "window_length", "num_sink_tokens")
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     blocks = [_block(k, i, block) for i, block in enumerate(_blocks(k))]
     groups = {group for group, _ in blocks if group} or {1}
     if len(groups) > 1:
@@ -37,7 +37,7 @@ def _config(k: Keys, label: str) -> Model:
     k.config = {**k.config, "num_key_value_heads": max(1, heads // max(groups)),
                 "intermediate_size": 1}  # fmt: skip
     model = llama_like(
-        k, label, "nemotron_nas", attention_bias=k.flag("attention_bias", False),
+        k, "nemotron_nas", attention_bias=k.flag("attention_bias", False),
         mlp_bias=k.flag("mlp_bias", False),
     )  # fmt: skip
     if len(blocks) != model.layers:

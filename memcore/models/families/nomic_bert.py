@@ -39,7 +39,7 @@ from memcore.tape.structure import CLASSIFICATION, EMBEDDING, LABELLED, Structur
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     for key in ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "use_rms_norm",
                 "parallel_block", "rotary_emb_interleaved", "causal"):  # fmt: skip
         k.refuse(key, False, None)
@@ -54,7 +54,6 @@ def _config(k: Keys, label: str) -> Model:
     layers = k.count("num_hidden_layers", 12, 100_000)
     return Model(
         family="nomic_bert",
-        label=label,
         layers=layers,
         hidden_size=hidden,
         intermediate_size=k.count("intermediate_size", 3072),

@@ -29,17 +29,17 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str, family: str) -> Model:
+def _config(k: Keys, family: str) -> Model:
     bias = k.flag("attention_bias", False)
-    return llama_like(k, label, family, vocab=50_304, attention_bias=bias)
+    return llama_like(k, family, vocab=50_304, attention_bias=bias)
 
 
-def _olmo2(k: Keys, label: str) -> Model:
-    return _config(k, label, "olmo2")
+def _olmo2(k: Keys) -> Model:
+    return _config(k, "olmo2")
 
 
-def _olmo3(k: Keys, label: str) -> Model:
-    model = _config(k, label, "olmo3")
+def _olmo3(k: Keys) -> Model:
+    model = _config(k, "olmo3")
     kinds = layer_kinds(k, model.layers, lambda i: (i + 1) % 4 != 0)
     tables = tuple((word, rows) for word in ("full", "sliding") for _, rows in model.rotary_tables)
     model = windowed(model, k.count("sliding_window", 4096), kinds)

@@ -22,10 +22,9 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _olmoe(k: Keys, label: str) -> Model:
+def _olmoe(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "olmoe",
         hidden=2048,
         intermediate=2048,
@@ -47,11 +46,10 @@ def _olmoe(k: Keys, label: str) -> Model:
     return with_experts(model, routing(k, "num_experts", 64, 8), model.intermediate_size)
 
 
-def _minimax(k: Keys, label: str) -> Model:
+def _minimax(k: Keys) -> Model:
     k.refuse("router_jitter_noise", 0.0)
     model = llama_like(
         k,
-        label,
         "minimax_m2",
         hidden=3072,
         intermediate=1536,

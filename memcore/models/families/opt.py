@@ -32,7 +32,7 @@ from memcore.tape.tape import Tape, Tensor
 OFFSET = 2  # rows that OPT's position table has more than it has positions
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     hidden = k.count("hidden_size", 768)
     heads = k.count("num_attention_heads", 12, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
@@ -43,7 +43,6 @@ def _config(k: Keys, label: str) -> Model:
     k.refuse("layerdrop", 0.0, 0, None)
     return Model(
         family="opt",
-        label=label,
         layers=k.count("num_hidden_layers", 12, 100_000),
         **own_keys(hidden, heads),
         intermediate_size=k.count("ffn_dim", 3072),

@@ -13,11 +13,10 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     k.refuse("qk_layernorm", False, None)
     return llama_like(
         k,
-        label,
         "phi",
         hidden=2048,
         intermediate=8192,

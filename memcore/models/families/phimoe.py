@@ -18,10 +18,9 @@ from memcore.tape.tape import Gradients, Tape, Tensor
 DRAWN = 2  # experts of a token: the mixer draws no more and no fewer
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "phimoe",
         intermediate=6400,
         kv_heads=8,

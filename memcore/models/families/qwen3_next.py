@@ -40,31 +40,30 @@ from memcore.tape.tape import Tape, Tensor
 CHUNK = 64  # tokens of a span: fla/ops/gated_delta_rule/chunk.py
 
 
-def _next(k: Keys, label: str) -> Model:
-    model = _like(k, label, "qwen3_next", 5632, 48, 16, 2, 151_936, k.flag("norm_topk_prob", True))
+def _next(k: Keys) -> Model:
+    model = _like(k, "qwen3_next", 5632, 48, 16, 2, 151_936, k.flag("norm_topk_prob", True))
     return sparse_kinds(_with_experts(k, model, 512, 10), sparse(k))
 
 
-def _dense(k: Keys, label: str) -> Model:
-    model = _like(k, label, "qwen3_5_text", 12_288, 32, 16, 4, 248_320, hidden=4096)
+def _dense(k: Keys) -> Model:
+    model = _like(k, "qwen3_5_text", 12_288, 32, 16, 4, 248_320, hidden=4096)
     return replace(model, kinds=tuple(map(dense, model.kinds)))
 
 
-def _moe(k: Keys, label: str) -> Model:
-    model = _like(k, label, "qwen3_5_moe_text", 512, 40, 16, 2, 248_320, normalised=True)
+def _moe(k: Keys) -> Model:
+    model = _like(k, "qwen3_5_moe_text", 512, 40, 16, 2, 248_320, normalised=True)
     k.assumed.pop("intermediate_size", None)  # of dense layers, which it has not
     return _with_experts(k, model, 256, 8)
 
 
 def _like(
-    k: Keys, label: str, family: str, intermediate: int, layers: int, heads: int, kv_heads: int,
+    k: Keys, family: str, intermediate: int, layers: int, heads: int, kv_heads: int,
     vocab: int, normalised: bool = False, hidden: int = 2048,
 ) -> Model:  # fmt: skip
     """What all have in common, with the defaults of one."""
     k.refuse("attn_output_gate", True)
     model = llama_like(
         k,
-        label,
         family,
         hidden=hidden,
         intermediate=intermediate,
@@ -140,12 +139,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 _head = head_behind(rms_norm_plus_one)
 FAMILIES = {
     "qwen3_next": Family(
-        _next,
-        embed,
-        _layer,
-        _head,
-        kernels=HF_ONLY,
-        classes=decoder_classes("Qwen3Next"),
+        _next, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("Qwen3Next")
     ),
     "qwen3_5_text": Family(
         _dense,

@@ -24,10 +24,9 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     return llama_like(
         k,
-        label,
         "stablelm",
         hidden=2560,
         intermediate=6912,

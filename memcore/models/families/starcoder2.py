@@ -27,13 +27,12 @@ from memcore.tape.tape import Tape, Tensor
 from memcore.words.training import MLP
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     bias = k.flag("use_bias", True)
     k.refuse("mlp_type", "default", None)
     k.refuse("norm_type", "layer_norm", None)
     model = llama_like(
         k,
-        label,
         "starcoder2",
         hidden=3072,
         intermediate=12_288,

@@ -60,9 +60,9 @@ from memcore.tape.tape import Tape, Tensor
 FIRST = 3  # layers before those with experts, where nothing is said
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
-        k, label, "step3p5", intermediate=11_264, layers=45, heads=64, kv_heads=8, head_dim=128,
+        k, "step3p5", intermediate=11_264, layers=45, heads=64, kv_heads=8, head_dim=128,
         vocab=128_815, positions=128_000, attention_bias=k.flag("attention_bias", False),
         mlp_bias=k.flag("mlp_bias", False),
     )  # fmt: skip

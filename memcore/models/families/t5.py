@@ -83,7 +83,7 @@ def _kinds(family: str, word: str, layers: int) -> tuple[str, ...]:
     return (word + FIRST, *(word for _ in range(layers - 1)))
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     family = str(k.config["model_type"])
     for key, default in DEFAULTS[family].items():
         k.assume(key, default)
@@ -104,7 +104,6 @@ def _config(k: Keys, label: str) -> Model:
     dropped = k.dropout("dropout_rate", 0.1)
     decoder = Model(
         family=family,
-        label=label,
         layers=k.count_or("num_decoder_layers", layers, 100_000),
         hidden_size=k.count("d_model", 512),
         intermediate_size=k.count("d_ff", 2048),

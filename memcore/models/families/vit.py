@@ -50,7 +50,6 @@ def image_of(k: Keys, size: int, patch: int, extra: int) -> Image:
 
 def of_images(
     k: Keys,
-    label: str,
     family: str,
     traits: Traits,
     *,
@@ -70,7 +69,6 @@ def of_images(
     image = image_of(k, 224, patch, extra=extra)
     return Model(
         family=family,
-        label=label,
         layers=layers,
         **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", 3072),
@@ -84,16 +82,16 @@ def of_images(
     )
 
 
-def _vit(k: Keys, label: str) -> Model:
-    model = _config(k, label, "vit", extra=1)
+def _vit(k: Keys) -> Model:
+    model = _config(k, "vit", extra=1)
     return replace(model, head_dim=k.count_or("head_dim", model.head_dim, 10**6))
 
 
-def _deit(k: Keys, label: str) -> Model:
-    return _config(k, label, "deit", extra=2)
+def _deit(k: Keys) -> Model:
+    return _config(k, "deit", extra=2)
 
 
-def _config(k: Keys, label: str, family: str, extra: int) -> Model:
+def _config(k: Keys, family: str, extra: int) -> Model:
     traits = Traits(
         activation=k.word("hidden_act", "gelu", ACTIVATIONS),
         attention_bias=k.flag("qkv_bias", True),
@@ -102,26 +100,20 @@ def _config(k: Keys, label: str, family: str, extra: int) -> Model:
     )
     if k.head == EMBEDDING:
         k.refuse("pooler_output_size", k.config.get("hidden_size"), None)
-    return of_images(k, label, family, traits, patch=16, extra=extra, classes=labels(k))
+    return of_images(k, family, traits, patch=16, extra=extra, classes=labels(k))
 
 
-def tower(k: Keys, label: str, family: str, activation: str, patch: int, extra: int) -> Model:
+def tower(k: Keys, family: str, activation: str, patch: int, extra: int) -> Model:
     """A vision tower before a text model."""
     traits = Traits(
         activation=k.word("hidden_act", activation, ACTIVATIONS),
         attention_dropout=k.dropout("attention_dropout", 0.0),
     )
-    return of_images(k, label, family, traits, patch=patch, extra=extra, stack="vision")
+    return of_images(k, family, traits, patch=patch, extra=extra, stack="vision")
 
 
 def text_of(
-    k: Keys,
-    label: str,
-    family: str,
-    activation: str,
-    vocab: int,
-    sizes: tuple[int, int, int],
-    positions: int,
+    k: Keys, family: str, activation: str, vocab: int, sizes: tuple[int, int, int], positions: int
 ) -> Model:
     """A tower of text, as CLIP has it; `sizes`: its width, its MLP's, and its heads."""
     hidden = k.count("hidden_size", sizes[0])
@@ -130,7 +122,6 @@ def text_of(
     rows = k.count("max_position_embeddings", positions)
     return Model(
         family=family,
-        label=label,
         layers=k.count("num_hidden_layers", 12, 100_000),
         **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", sizes[1]),

@@ -48,7 +48,7 @@ ALIASES = {
 }
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     for key in ("encoder_layerdrop", "decoder_layerdrop", "activation_dropout"):
         k.refuse(key, 0.0, 0, None)
     k.refuse("apply_spec_augment", False, None)
@@ -71,7 +71,6 @@ def _config(k: Keys, label: str) -> Model:
         k.divides("d_model", hidden, f"{which}_attention_heads", heads)
         return Model(
             family="whisper",
-            label=label,
             layers=k.count(f"{which}_layers", 4, 100_000),
             **own_keys(hidden, heads),
             intermediate_size=k.count(f"{which}_ffn_dim", 1536),

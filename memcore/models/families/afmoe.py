@@ -20,7 +20,7 @@ from memcore.layers.ops import (
 )
 from memcore.layers.ops import rms_norm_fp32_weight as norm
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds
+from memcore.models.families.family import Family, decoder_classes, layer_kinds
 from memcore.models.families.llama import embed, llama_like, turned
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.model import Model
@@ -95,7 +95,4 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 _head = head_behind(norm)
-FAMILY = Family(
-    _config, embed, _layer, _head, kernels=HF_ONLY,
-    classes=decoder_classes("Afmoe", classifier=False),
-)  # fmt: skip
+FAMILY = Family(_config, embed, _layer, _head, classes=decoder_classes("Afmoe", classifier=False))

@@ -15,7 +15,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, ONE, TP, D, F, Q
@@ -139,11 +139,4 @@ def _either(t: Tape, where: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return out
 
 
-FAMILY = Family(
-    _config,
-    embed,
-    _layer,
-    head,
-    kernels=HF_ONLY,
-    classes=decoder_classes("Apertus", classifier=False),
-)
+FAMILY = Family(_config, embed, _layer, head, classes=decoder_classes("Apertus", classifier=False))

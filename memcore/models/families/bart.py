@@ -22,7 +22,7 @@ from memcore.layers.ops import (
     labelled_loss,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import ALL, HF_ONLY, Family, own_keys
+from memcore.models.families.family import ALL, Family, own_keys
 from memcore.models.families.t5 import ENCODER, HEARD
 from memcore.models.families.whisper import ALIASES, HEARD_HEADS, across
 from memcore.models.model import Model
@@ -254,9 +254,8 @@ def _classified(t: Tape, s: Structure, x: Tensor) -> Tensor:
 def _family(config: Callable[[Keys], Model], name: str, classifier: str = "") -> Family:
     classes = {name: CAUSAL} | ({classifier: CLASSIFICATION} if classifier else {})
     return Family(
-        config, _embed, _layer, _head, kernels=HF_ONLY, losses=("eager",), alone=True,
-        bridge=_bridge, carries=True, arguments=ALL, classes=classes,
-        aliases=ALIASES | {"initializer_range": "init_std"},
+        config, _embed, _layer, _head, losses=("eager",), alone=True, bridge=_bridge, carries=True,
+        arguments=ALL, classes=classes, aliases=ALIASES | {"initializer_range": "init_std"},
     )  # fmt: skip
 
 
@@ -289,4 +288,4 @@ FAMILIES = {
     "blenderbot-small": _family(_SMALL, "BlenderbotSmallForConditionalGeneration"),
     "m2m_100": _family(_M2M100, "M2M100ForConditionalGeneration"),
 }
-TOWER = Family(_BART, _embed, _encoder_layer, _head, kernels=HF_ONLY)
+TOWER = Family(_BART, _embed, _encoder_layer, _head)

@@ -23,7 +23,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families import llava, vit
-from memcore.models.families.family import HF_ONLY, MASK, Family, encoder
+from memcore.models.families.family import MASK, Family, encoder
 from memcore.models.model import Model
 from memcore.tape.dims import (
     CP,
@@ -190,7 +190,7 @@ def no_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     raise NotImplementedError("a tower has no head")
 
 
-TOWER = Family(_config, _embed, layer, no_head, kernels=HF_ONLY)
+TOWER = Family(_config, _embed, layer, no_head)
 TEXT = replace(
     encoder(
         _text,

@@ -22,7 +22,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds, listed
+from memcore.models.families.family import Family, decoder_classes, layer_kinds, listed
 from memcore.models.families.llama import embed, llama_like, turned
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.model import Model
@@ -191,8 +191,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 FAMILIES = {
     name: Family(
-        config, embed, _layer, _head, kernels=HF_ONLY,
-        classes=decoder_classes(stem, classifier=False),
+        config, embed, _layer, _head, classes=decoder_classes(stem, classifier=False),
         aliases={"num_local_experts": "num_experts"} if config is _mixed else {},
     )
     for name, stem, config in (

@@ -22,7 +22,7 @@ from memcore.layers.ops import (
     token_embedding,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.mixtral import routing, with_experts
 from memcore.models.model import Model
 from memcore.tape.dims import (
@@ -224,7 +224,7 @@ def _summed(t: Tape, x: Tensor, rows: Tensor, places: Tensor) -> Tensor:
 _embed = partial(token_embedding, name="wte")
 _head = head_behind(layer_norm, "norm_f", width=D, bias=False)
 FAMILY = Family(
-    _config, _embed, _layer, _head, kernels=HF_ONLY,
+    _config, _embed, _layer, _head,
     aliases={
         "hidden_size": "d_model",
         "max_position_embeddings": "max_seq_len",

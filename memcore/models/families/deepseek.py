@@ -28,7 +28,7 @@ from memcore.layers.ops import (
     weighted_values,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, HF_OR_MEGATRON, Family, decoder_classes
+from memcore.models.families.family import HF_OR_MEGATRON, Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.models.model import Model
@@ -323,7 +323,7 @@ FAMILIES = {
         },
     ),
     "glm4_moe_lite": Family(
-        _lite, embed, layer, head, cache=CACHE, kernels=HF_ONLY,
+        _lite, embed, layer, head, cache=CACHE,
         classes=decoder_classes("Glm4MoeLite", classifier=False),
         aliases={
             "num_local_experts": "n_routed_experts",

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from memcore.models.config import Keys
 from memcore.models.families.deepseek import CACHE, latent, layer, router_groups
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, listed
+from memcore.models.families.family import Family, decoder_classes, listed
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import sparse_kinds
 from memcore.models.model import Indexer, Model
@@ -102,8 +102,8 @@ ALIASES = {
 }
 FAMILIES = {
     name: Family(
-        config, embed, layer, head, cache=CACHE, kernels=HF_ONLY, attentions=("eager", "sdpa"),
-        note=NOTE, aliases=ALIASES, classes=decoder_classes(stem, classifier=False),
+        config, embed, layer, head, cache=CACHE, attentions=("eager", "sdpa"), note=NOTE,
+        aliases=ALIASES, classes=decoder_classes(stem, classifier=False),
     )
     for name, stem, config in (
         ("deepseek_v32", "DeepseekV32", _v32), ("glm_moe_dsa", "GlmMoeDsa", _glm),

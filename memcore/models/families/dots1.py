@@ -9,7 +9,7 @@ from memcore.models.config import Keys
 from memcore.models.families import kin
 from memcore.models.families.deepseek import mixture, router_groups
 from memcore.models.families.deepseek_v32 import SPARSE
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds, listed
+from memcore.models.families.family import Family, decoder_classes, layer_kinds, listed
 from memcore.models.families.llama import attention, embed, head, llama_like, windowed
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.models.model import Model
@@ -89,7 +89,7 @@ def _glm(k: Keys) -> Model:
 LAYER = sparse_layer(attention, mixture)
 FAMILIES = {
     name: Family(
-        config, embed, LAYER, head, kernels=HF_ONLY, aliases=aliases,
+        config, embed, LAYER, head, aliases=aliases,
         classes=decoder_classes(stem, classifier=False),
     )
     for name, stem, config, aliases in (

@@ -28,7 +28,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families import llama
-from memcore.models.families.family import HF_ONLY, Family, layer_kinds
+from memcore.models.families.family import Family, layer_kinds
 from memcore.models.model import Draft, Model
 from memcore.tape.dims import (
     CORRECTED,
@@ -299,10 +299,6 @@ def _classes(kind: str) -> dict[str, str]:
 
 
 DRAFTS = {
-    EAGLE: Family(
-        _eagle, _eagle_embed, _eagle_layer, _eagle_head, kernels=HF_ONLY, classes=_classes(EAGLE)
-    ),
-    BLOCK: Family(
-        _block, _block_embed, llama.layer, _block_head, kernels=HF_ONLY, classes=_classes(BLOCK)
-    ),
+    EAGLE: Family(_eagle, _eagle_embed, _eagle_layer, _eagle_head, classes=_classes(EAGLE)),
+    BLOCK: Family(_block, _block_embed, llama.layer, _block_head, classes=_classes(BLOCK)),
 }

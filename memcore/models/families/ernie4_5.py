@@ -8,7 +8,7 @@ from dataclasses import replace
 from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import gated_mlp
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, layer, llama_like, unless_said
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.models.model import Model
@@ -82,12 +82,9 @@ def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
 CLASSES = {name: decoder_classes(f"Ernie4_5{stem}", classifier=False)
            for name, stem in (("ernie4_5", ""), ("ernie4_5_moe", "_Moe"))}  # fmt: skip
 FAMILIES = {
-    "ernie4_5": Family(
-        _dense, embed, layer, head, kernels=HF_ONLY, classes=CLASSES["ernie4_5"],
-    ),
+    "ernie4_5": Family(_dense, embed, layer, head, classes=CLASSES["ernie4_5"]),
     "ernie4_5_moe": Family(
-        _moe, embed, sparse_layer(attention, _mixture), head, kernels=HF_ONLY,
-        classes=CLASSES["ernie4_5_moe"],
+        _moe, embed, sparse_layer(attention, _mixture), head, classes=CLASSES["ernie4_5_moe"],
         aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
     ),
 }  # fmt: skip

@@ -21,7 +21,7 @@ from memcore.layers.ops import (
     weighted_values,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import Family, decoder_classes
+from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, QKV, TP, D, Q
 from memcore.tape.kinds import Part
@@ -139,5 +139,5 @@ FAMILY = Family(
         "n_layer": "num_hidden_layers",
         "n_head": "num_attention_heads",
     },
-    classes=decoder_classes("Falcon"),
+    kernels=HF_OR_COMPILE, classes=decoder_classes("Falcon"),
 )  # fmt: skip

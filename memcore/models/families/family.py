@@ -17,12 +17,12 @@ from memcore.tape.tape import Tape, Tensor
 T = TypeVar("T")
 ATTENTIONS = ("eager", "sdpa", "flash")
 LOSSES = ("eager", "fused", "chunked")
-KERNELS = ("hf", "compile")
 NOTHING, MASK, ALL = "", "mask", "all"
 HF_ONLY = ("hf",)  # families whose other kernels are not known yet
+HF_OR_COMPILE = ("hf", "compile")
 HF_OR_MEGATRON = ("hf", "megatron")
-WITH_MEGATRON = (*KERNELS, "megatron")
-WITH_LIGER = (*KERNELS, "liger")  # liger_kernel/transformers/monkey_patch.py knows them
+WITH_MEGATRON = (*HF_OR_COMPILE, "megatron")
+WITH_LIGER = (*HF_OR_COMPILE, "liger")  # liger_kernel/transformers/monkey_patch.py knows them
 WITH_BOTH = (*WITH_LIGER, "megatron")
 
 
@@ -61,7 +61,7 @@ class Family:
     layer: Callable[[Tape, Structure, Tensor, str], Tensor | Sequence[Tensor]]
     head: Callable[[Tape, Structure, Tensor], Tensor]
     attentions: tuple[str, ...] = ATTENTIONS
-    kernels: tuple[str, ...] = KERNELS
+    kernels: tuple[str, ...] = HF_ONLY
     cache: Shape = (2, KV_HEADS / TP, HEAD_DIM)
     note: str = ""
     arguments: str = NOTHING
@@ -222,6 +222,5 @@ def encoder(
 ) -> Family:
     """A family that reads whole sequences and generates nothing."""
     return Family(
-        config, embed, layer, head, kernels=HF_ONLY, losses=("eager",), decoder=False, alone=True,
-        classes=classes,
-    )  # fmt: skip
+        config, embed, layer, head, losses=("eager",), decoder=False, alone=True, classes=classes
+    )

@@ -23,7 +23,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families import llama
-from memcore.models.families.family import HF_ONLY, WITH_LIGER, Family, decoder_classes, layer_kinds
+from memcore.models.families.family import WITH_LIGER, Family, decoder_classes, layer_kinds
 from memcore.models.families.llama import llama_like, windowed
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, TP, D, Q
@@ -158,9 +158,7 @@ CLASSES = {
 }
 
 FAMILIES = {
-    "gemma": Family(
-        _gemma, embed, _layer_of_gemma, head, kernels=HF_ONLY, classes=decoder_classes("Gemma")
-    ),
+    "gemma": Family(_gemma, embed, _layer_of_gemma, head, classes=decoder_classes("Gemma")),
     # SDPA has no soft caps, so transformers does not offer it for Gemma 2.
     "gemma2": Family(
         _capped("gemma2"),
@@ -172,13 +170,8 @@ FAMILIES = {
         classes=decoder_classes("Gemma2"),
     ),
     "vaultgemma": Family(
-        _capped("vaultgemma"),
-        embed,
-        _layer_of_gemma,
-        head,
-        attentions=("eager", "flash"),
-        kernels=HF_ONLY,
+        _capped("vaultgemma"), embed, _layer_of_gemma, head, attentions=("eager", "flash"),
         classes=decoder_classes("VaultGemma", classifier=False),
     ),
     "gemma3_text": Family(_gemma3, embed, layer, head, kernels=WITH_LIGER, classes=CLASSES),
-}
+}  # fmt: skip

@@ -13,7 +13,7 @@ from memcore.layers.ops import HIDDEN, rms_norm_plus_one
 from memcore.models import families
 from memcore.models.config import Keys
 from memcore.models.families import gemma
-from memcore.models.families.family import HF_ONLY, Family
+from memcore.models.families.family import Family
 from memcore.models.families.llava import VISION, part, text_embedding
 from memcore.models.model import Model
 from memcore.tape.dims import MERGED, PATCHES, B, D, of_stack
@@ -82,8 +82,8 @@ def _bridge(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILY: Family = Family(
-    _config, gemma.embed, gemma.layer, gemma.head, kernels=HF_ONLY, losses=("eager",), alone=True,
-    before=_before, bridge=_bridge,
+    _config, gemma.embed, gemma.layer, gemma.head, losses=("eager",), alone=True, before=_before,
+    bridge=_bridge,
     aliases={
         "image_token_id": "image_token_index",
         "boi_token_id": "boi_token_index",

@@ -17,7 +17,7 @@ from memcore.layers.ops import (
     gated_mlp,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_ONLY, Family, heads_of, layer_kinds
+from memcore.models.families.family import Family, heads_of, layer_kinds
 from memcore.models.families.gemma4 import (
     READS,
     attention,
@@ -302,7 +302,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 FAMILIES = {
     "gemma3n_text": Family(
-        _config, _embed, _layer, _head, kernels=HF_ONLY, alone=True, carries=True,
+        _config, _embed, _layer, _head, alone=True, carries=True,
         classes={"Gemma3nForCausalLM": CAUSAL, "Gemma3nTextModel": EMBEDDING},
     )
 }  # fmt: skip

@@ -22,7 +22,7 @@ from memcore.layers.ops import (
     slides,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_ONLY, Family, layer_kinds
+from memcore.models.families.family import Family, layer_kinds
 from memcore.models.families.gemma import embed
 from memcore.models.families.llama import windowed
 from memcore.models.families.mixtral import with_experts
@@ -303,7 +303,7 @@ def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
 
 _head = head_behind(powered_norm)
 FAMILY = Family(
-    _config, embed, _one_result, _head, kernels=HF_ONLY,
+    _config, embed, _one_result, _head,
     classes={"Gemma4ForCausalLM": CAUSAL, "Gemma4TextModel": EMBEDDING},
 )  # fmt: skip
 SMALL = replace(FAMILY, embed=_small_embed, layer=_small_layer, alone=True, carries=True)

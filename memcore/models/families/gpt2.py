@@ -15,7 +15,14 @@ from memcore.layers.ops import (
     plain_mlp,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import MASK, WITH_MEGATRON, Family, decoder_classes, own_keys
+from memcore.models.families.family import (
+    HF_OR_COMPILE,
+    MASK,
+    WITH_MEGATRON,
+    Family,
+    decoder_classes,
+    own_keys,
+)
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, KV, POSITIONS, QKV, TP, VOCAB, D, Q, S
 from memcore.tape.kinds import Part
@@ -143,7 +150,7 @@ FAMILIES = {
         classes=decoder_classes("GPT2", causal="LMHeadModel"),
     ),
     "gpt_bigcode": Family(
-        _bigcode, _bigcode_embed, _bigcode_layer, _head, aliases=ALIASES,
+        _bigcode, _bigcode_embed, _bigcode_layer, _head, kernels=HF_OR_COMPILE, aliases=ALIASES,
         classes=decoder_classes("GPTBigCode"),
     ),
 }  # fmt: skip

@@ -9,7 +9,7 @@ from memcore.errors import shown
 from memcore.layers.experts import normalised, routed_experts, top_k
 from memcore.layers.ops import gated_mlp
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, llama_like
 from memcore.models.families.mixtral import routing, sparse_layer, with_experts
 from memcore.models.model import Model
@@ -73,7 +73,7 @@ def _router(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 FAMILY = Family(
-    _config, embed, sparse_layer(attention, _mixture), head, kernels=HF_ONLY,
+    _config, embed, sparse_layer(attention, _mixture), head,
     classes=decoder_classes("HunYuanMoEV1"),
     aliases={"num_experts_per_tok": "moe_topk", "num_local_experts": "num_experts"},
 )  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import replace
 from memcore.layers.recurrent import kimi_delta_attention
 from memcore.models.config import Keys
 from memcore.models.families.deepseek import CACHE, attention, latent, mixture, router_groups
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, listed, mixed_kinds
+from memcore.models.families.family import Family, decoder_classes, listed, mixed_kinds
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import sparse_layer
 from memcore.models.model import Model, Recurrence
@@ -84,7 +84,7 @@ def _mixer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 FAMILY = Family(
-    _config, embed, sparse_layer(_mixer, mixture), head, cache=CACHE, kernels=HF_ONLY,
+    _config, embed, sparse_layer(_mixer, mixture), head, cache=CACHE,
     classes=decoder_classes("KimiLinear", classifier=False),
     aliases={
         "num_experts": "n_routed_experts",

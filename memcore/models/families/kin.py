@@ -29,7 +29,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families import olmoe
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds
+from memcore.models.families.family import Family, decoder_classes, layer_kinds
 from memcore.models.families.llama import attention, embed, head, llama_like, with_biases
 from memcore.models.model import Model
 from memcore.tape.dims import D
@@ -201,7 +201,7 @@ CHATGLM = {
 }
 FAMILIES = {
     name: Family(
-        config, embed, layer, ends, kernels=HF_ONLY, classes=decoder_classes(stem),
+        config, embed, layer, ends, classes=decoder_classes(stem),
         aliases=CHATGLM if name == "glm" else {},
     )
     for name, stem, config, layer, ends in (

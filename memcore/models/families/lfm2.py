@@ -11,13 +11,7 @@ from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import activation, head_behind, rms_norm
 from memcore.layers.recurrent import short_convolution
 from memcore.models.config import Keys
-from memcore.models.families.family import (
-    HF_ONLY,
-    Family,
-    decoder_classes,
-    mixed_kinds,
-    numbers_of_layers,
-)
+from memcore.models.families.family import Family, decoder_classes, mixed_kinds, numbers_of_layers
 from memcore.models.families.llama import attention, embed, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.model import Model, Recurrence
@@ -124,13 +118,11 @@ def _router(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor]:
 _head = head_behind(rms_norm, "embedding_norm")
 FAMILIES = {
     "lfm2": Family(
-        _lfm2, embed, _layer, _head, kernels=HF_ONLY,
-        classes=decoder_classes("Lfm2", classifier=False),
+        _lfm2, embed, _layer, _head, classes=decoder_classes("Lfm2", classifier=False),
         aliases={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},
     ),
     "lfm2_moe": Family(
-        _moe, embed, _layer, _head, kernels=HF_ONLY,
-        classes=decoder_classes("Lfm2Moe", classifier=False),
+        _moe, embed, _layer, _head, classes=decoder_classes("Lfm2Moe", classifier=False),
         aliases={"tie_embedding": "tie_word_embeddings"},
     ),
 }  # fmt: skip

@@ -23,7 +23,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.models.model import Model
@@ -190,14 +190,9 @@ def _summed(t: Tape, x: Tensor) -> Tensor:
 
 
 FAMILY = Family(
-    _config,
-    embed,
-    sparse_layer(_attention, _mixture),
-    head,
-    attentions=("eager", "sdpa"),
-    kernels=HF_ONLY,
+    _config, embed, sparse_layer(_attention, _mixture), head, attentions=("eager", "sdpa"),
     note="transformers trains this model with every token in every expert, most with weight zero: "
     "activations and FLOPs are those of all experts, model FLOPs and MFU of the chosen ones.",
     classes=decoder_classes("Llama4", "TextModel", classifier=False),
-)
+)  # fmt: skip
 FAMILIES = {"llama4_text": FAMILY}

@@ -13,7 +13,7 @@ from memcore.layers.ops import HIDDEN, activation, token_embedding
 from memcore.models import families
 from memcore.models.config import Keys
 from memcore.models.families import llama
-from memcore.models.families.family import HF_ONLY, Family
+from memcore.models.families.family import Family
 from memcore.models.model import Model
 from memcore.tape.dims import MAIN, PATCHES, VOCAB, B, D, S, of_stack
 from memcore.tape.primitives import contiguous, embedding, linear, scattered_into, split, wanted
@@ -94,8 +94,7 @@ def _bridge(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILY: Family = Family(
-    _config, token_embedding, llama.layer, llama.head, kernels=HF_ONLY, losses=("eager",),
-    alone=True, before=text_embedding, bridge=_bridge,
-    aliases={"image_token_id": "image_token_index"},
+    _config, token_embedding, llama.layer, llama.head, losses=("eager",), alone=True,
+    before=text_embedding, bridge=_bridge, aliases={"image_token_id": "image_token_index"},
     classes={"LlavaForConditionalGeneration": CAUSAL},
 )  # fmt: skip

@@ -21,7 +21,7 @@ from memcore.layers.ops import (
 from memcore.models.config import Keys
 from memcore.models.families import gemma
 from memcore.models.families.deepseek_v32 import SPARSE
-from memcore.models.families.family import HF_ONLY, Family, listed
+from memcore.models.families.family import Family, listed
 from memcore.models.families.gpt_oss import clamped_gate
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mimo_v2_flash import pattern
@@ -204,7 +204,7 @@ NOTE = (
     "computes it."
 )
 FAMILY = Family(
-    _config, embed, _layer, gemma.head, attentions=("eager", "sdpa"), kernels=HF_ONLY, note=NOTE,
+    _config, embed, _layer, gemma.head, attentions=("eager", "sdpa"), note=NOTE,
     aliases={"num_experts": "num_local_experts"},
     classes={
         "MiniMaxM3VLForCausalLM": CAUSAL,

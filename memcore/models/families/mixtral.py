@@ -9,7 +9,7 @@ from memcore.layers import megatron
 from memcore.layers.experts import all_tokens, routed_experts, softmax_router, top_k
 from memcore.layers.ops import behind_norm, normed_mlp, rms_norm
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, HF_OR_MEGATRON, Family, decoder_classes
+from memcore.models.families.family import HF_OR_MEGATRON, Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, llama_like, scaled, windowed
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, D
@@ -143,11 +143,7 @@ FAMILIES = {
         classes=decoder_classes("Mixtral"),
     ),
     "granitemoe": Family(
-        _granite,
-        embed,
-        sparse_layer(attention, granite_mixture),
-        head,
-        kernels=HF_ONLY,
+        _granite, embed, sparse_layer(attention, granite_mixture), head,
         classes=decoder_classes("GraniteMoe", classifier=False),
     ),
-}
+}  # fmt: skip

@@ -25,7 +25,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.bert import every_class
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, encoder, layer_kinds
+from memcore.models.families.family import Family, decoder_classes, encoder, layer_kinds
 from memcore.models.families.llama import turning
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, FUSED, KV, QKV, TP, VOCAB, B, D, F, Q
@@ -180,7 +180,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 FAMILIES = {
     "modernbert": encoder(_config, _embed, _layer, _head, every_class("ModernBert")),
     "modernbert-decoder": Family(
-        _decoder, _embed, _layer, _head, kernels=HF_ONLY, losses=("eager", "fused"), alone=True,
+        _decoder, _embed, _layer, _head, losses=("eager", "fused"), alone=True,
         classes=decoder_classes("ModernBertDecoder", classifier=False),
     ),
 }  # fmt: skip

@@ -18,7 +18,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.model import Model
 from memcore.tape.dims import TP, D, Q
@@ -69,6 +69,5 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 _head = head_behind(l2_norm)
 FAMILY = Family(
-    _config, _embed, _layer, _head, kernels=HF_ONLY,
-    classes=decoder_classes("NanoChat", classifier=False),
-)  # fmt: skip
+    _config, _embed, _layer, _head, classes=decoder_classes("NanoChat", classifier=False)
+)

@@ -21,14 +21,7 @@ from memcore.layers.ops import (
 from memcore.layers.recurrent import mamba2_mixer
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.deepseek import router
-from memcore.models.families.family import (
-    HF_ONLY,
-    MIXERS,
-    Family,
-    decoder_classes,
-    mixed_kinds,
-    state_dtype,
-)
+from memcore.models.families.family import MIXERS, Family, decoder_classes, mixed_kinds, state_dtype
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mixtral import routing, with_experts
 from memcore.models.model import Model, Recurrence
@@ -177,7 +170,7 @@ UNGATED = Stacks(_activated, gated=False, width=EXPERT_D)
 _OTHERS = {MLP_ALONE: _mlp, EXPERTS_ALONE: _mixture}
 
 FAMILY = Family(
-    _config, embed, _layer, _head, kernels=HF_ONLY,
+    _config, embed, _layer, _head,
     aliases={
         "layer_types": "layers_block_type",
         "num_local_experts": "n_routed_experts",

@@ -13,7 +13,7 @@ from typing import Any
 from memcore.errors import shown
 from memcore.layers.ops import gated_mlp, rms_norm
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, llama_like
 from memcore.models.model import Model
 from memcore.tape.dims import TP, F, of_stack
@@ -107,6 +107,5 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 BY_BLOCKS = Family(
-    _config, embed, _layer, head, kernels=HF_ONLY,
-    classes=decoder_classes("DeciLM", classifier=False),
-)  # fmt: skip
+    _config, embed, _layer, head, classes=decoder_classes("DeciLM", classifier=False)
+)

@@ -19,7 +19,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, WITH_LIGER, Family, decoder_classes, layer_kinds
+from memcore.models.families.family import WITH_LIGER, Family, decoder_classes, layer_kinds
 from memcore.models.families.llama import embed, llama_like, windowed
 from memcore.models.model import Model
 from memcore.tape.dims import KV, TP, D, Q
@@ -75,7 +75,5 @@ FAMILIES = {
     "olmo2": Family(
         _olmo2, embed, _layer, _head, kernels=WITH_LIGER, classes=decoder_classes("Olmo2")
     ),
-    "olmo3": Family(
-        _olmo3, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("Olmo3")
-    ),
+    "olmo3": Family(_olmo3, embed, _layer, _head, classes=decoder_classes("Olmo3")),
 }

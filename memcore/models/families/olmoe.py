@@ -11,7 +11,7 @@ from dataclasses import replace
 from memcore.layers.experts import normalised, routed_experts, softmax_router, top_k
 from memcore.layers.ops import KEYS, QUERIES, attention_core, query_key_value, rms_norm, value_heads
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like, turned
 from memcore.models.families.mixtral import routing, sparse_layer, with_experts
 from memcore.models.model import Model
@@ -112,8 +112,8 @@ def _minimax_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 FAMILIES = {
     name: Family(
-        config, embed, sparse_layer(attention, mixture), head, kernels=HF_ONLY,
-        aliases={other: key}, classes=decoder_classes(stem, classifier=False),
+        config, embed, sparse_layer(attention, mixture), head, aliases={other: key},
+        classes=decoder_classes(stem, classifier=False),
     )
     for name, stem, config, mixture, other, key in (
         ("olmoe", "Olmoe", _olmoe, _mixture, "num_local_experts", "num_experts"),

@@ -12,7 +12,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import Family, decoder_classes, own_keys
+from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes, own_keys
 from memcore.models.model import Model
 from memcore.tape.dims import EMBED, POSITIONS, TP, VOCAB, D, Q
 from memcore.tape.kinds import Part
@@ -113,4 +113,6 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, x)
 
 
-FAMILY = Family(_config, _embed, _layer, _head, classes=decoder_classes("OPT"))
+FAMILY = Family(
+    _config, _embed, _layer, _head, kernels=HF_OR_COMPILE, classes=decoder_classes("OPT")
+)

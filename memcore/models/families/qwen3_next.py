@@ -20,13 +20,7 @@ from memcore.layers.ops import (
 )
 from memcore.layers.recurrent import gated_delta_net
 from memcore.models.config import Keys
-from memcore.models.families.family import (
-    HF_ONLY,
-    Family,
-    decoder_classes,
-    mixed_kinds,
-    state_dtype,
-)
+from memcore.models.families.family import Family, decoder_classes, mixed_kinds, state_dtype
 from memcore.models.families.llama import embed, llama_like, turning
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.families.qwen_moe import shared_mixture, sparse
@@ -138,15 +132,9 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 _head = head_behind(rms_norm_plus_one)
 FAMILIES = {
-    "qwen3_next": Family(
-        _next, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("Qwen3Next")
-    ),
+    "qwen3_next": Family(_next, embed, _layer, _head, classes=decoder_classes("Qwen3Next")),
     "qwen3_5_text": Family(
-        _dense,
-        embed,
-        _layer,
-        _head,
-        kernels=HF_ONLY,
+        _dense, embed, _layer, _head,
         classes={
             "Qwen3_5ForCausalLM": CAUSAL,
             "Qwen3_5TextModel": EMBEDDING,
@@ -154,11 +142,7 @@ FAMILIES = {
         },
     ),
     "qwen3_5_moe_text": Family(
-        _moe,
-        embed,
-        _layer,
-        _head,
-        kernels=HF_ONLY,
+        _moe, embed, _layer, _head,
         classes=decoder_classes("Qwen3_5Moe", "TextModel", classifier=False),
     ),
-}
+}  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 from memcore.errors import shown
 from memcore.layers.ops import HIDDEN, KEYS, QUERIES, activation, gated_mlp, plain_mlp, rms_norm
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_ONLY, Family
+from memcore.models.families.family import Family
 from memcore.models.model import Image, Model
 from memcore.tape.dims import (
     CHANNELS,
@@ -316,7 +316,7 @@ def _never(k: Keys) -> Model:
 
 FAMILIES: dict[str, Family] = {}  # none of them is trained alone
 TOWERS = {
-    QWEN2: Family(_never, _embed, _plain_layer, no_head, kernels=HF_ONLY),
-    QWEN2_5: Family(_never, _embed, _layer, no_head, kernels=HF_ONLY),
-    QWEN3: Family(_never, _embed_placed, _plain_layer, no_head, kernels=HF_ONLY),
+    QWEN2: Family(_never, _embed, _plain_layer, no_head),
+    QWEN2_5: Family(_never, _embed, _layer, no_head),
+    QWEN3: Family(_never, _embed_placed, _plain_layer, no_head),
 }

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from memcore.models.config import Keys
 from memcore.models.families import clip, vit
-from memcore.models.families.family import HF_ONLY, Family, encoder
+from memcore.models.families.family import Family, encoder
 from memcore.models.model import Model
 from memcore.tape.dims import ONE, PATCHES, POSITIONS, PROJECTED, QKV, B, D, F, Shape
 from memcore.tape.kinds import EVERY
@@ -81,4 +81,4 @@ FAMILIES = {
         _text, clip.embed_text, clip.layer, _text_head, {"SiglipTextModel": EMBEDDING}
     ),
 }
-TOWER = Family(_config, _embed, clip.layer, clip.no_head, kernels=HF_ONLY)
+TOWER = Family(_config, _embed, clip.layer, clip.no_head)

@@ -14,7 +14,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, llama_like, turned
 from memcore.models.model import Model
 from memcore.tape.dims import KV, TP, D, Factor, Q
@@ -72,4 +72,4 @@ def _by_head(t: Tape, x: Tensor, name: str, width: Factor) -> Tensor:
 
 
 _head = head_behind(layer_norm, width=D)
-FAMILY = Family(_config, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("StableLm"))
+FAMILY = Family(_config, embed, _layer, _head, classes=decoder_classes("StableLm"))

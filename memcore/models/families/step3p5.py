@@ -24,7 +24,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families.deepseek_v32 import SPARSE
-from memcore.models.families.family import HF_ONLY, Family, layer_kinds, listed
+from memcore.models.families.family import Family, layer_kinds, listed
 from memcore.models.families.gemma import head
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
@@ -205,7 +205,7 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILY = Family(
-    _config, embed, _layer, head, attentions=("eager", "sdpa"), kernels=HF_ONLY,
+    _config, embed, _layer, head, attentions=("eager", "sdpa"),
     aliases={
         "num_local_experts": "n_routed_experts",
         "num_experts": "n_routed_experts",

@@ -17,7 +17,7 @@ from dataclasses import replace
 from memcore.errors import shown
 from memcore.layers.ops import HIDDEN, TOKENS, activation, dropped, labelled_loss, masked
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import ALL, HF_ONLY, Family
+from memcore.models.families.family import ALL, Family
 from memcore.models.model import Model
 from memcore.tape.dims import (
     BUCKETS,
@@ -306,12 +306,12 @@ def _encoder_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 ENCODER_ALONE = Family(
-    _config, _embed, _encoder_layer, _encoder_head, attentions=("eager",), kernels=HF_ONLY,
-    losses=("eager",), decoder=False, alone=True, carries=True, arguments=ALL, aliases=ALIASES,
+    _config, _embed, _encoder_layer, _encoder_head, attentions=("eager",), losses=("eager",),
+    decoder=False, alone=True, carries=True, arguments=ALL, aliases=ALIASES,
 )  # fmt: skip
-TOWER = Family(_config, _embed, _encoder_layer, _head, kernels=HF_ONLY)
+TOWER = Family(_config, _embed, _encoder_layer, _head)
 _FAMILY = Family(
-    _config, _embed, _layer, _head, attentions=("eager",), kernels=HF_ONLY, losses=("eager",),
+    _config, _embed, _layer, _head, attentions=("eager",), losses=("eager",),
     alone=True, bridge=_bridge, carries=True, arguments=ALL, aliases=ALIASES,
     classes={
         "T5ForConditionalGeneration": CAUSAL,

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     attention_core,
+    by_heads,
     gated_mlp,
     head_behind,
     query_key_value,
@@ -72,8 +71,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
         k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
         q, k = norm(t, q, "q_norm", HEAD_DIM), norm(t, k, "k_norm", HEAD_DIM)
-        q = heads_first(t, q, QUERIES, copies_grad=False)
-        k = heads_first(t, k, KEYS, copies_grad=False)
+        q, k = by_heads(t, q, k, copies_grad=False)
         if turns(kind):
             q, k = turned(t, s, q, k)
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)

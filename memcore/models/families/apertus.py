@@ -4,10 +4,9 @@ xIELU between them, which has two weights of its own (Huang and Schlag, arXiv 24
 from __future__ import annotations
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     activation,
     attention_core,
+    by_heads,
     query_key_value,
     rms_norm,
     rotary,
@@ -23,7 +22,6 @@ from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
     cast,
-    heads_first,
     keeps_input,
     keeps_result,
     linear,
@@ -61,7 +59,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
-        q, k = heads_first(t, q, QUERIES, False), heads_first(t, k, KEYS, False)
+        q, k = by_heads(t, q, k, copies_grad=False)
         v = value_heads(t, s, v)
         q, k = rms_norm(t, q, "q_norm", HEAD_DIM), rms_norm(t, k, "k_norm", HEAD_DIM)
         q, k = rotary(t, q, k, rotary_tables(t))

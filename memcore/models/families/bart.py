@@ -16,7 +16,7 @@ from memcore.layers.ops import (
     QUERIES,
     TOKENS,
     activation,
-    attention_core,
+    attended,
     classes_loss,
     dropped,
     labelled_loss,
@@ -194,8 +194,7 @@ def self_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     def run(h: Tensor) -> Tensor:
         with t.scope("self_attn", Part.ATTENTION):
             q, k, v = _projected(t, s, h, h, KEYS)
-            out = attention_core(t, s, q, k, v, kind, softmax_fp32=False)
-            return linear(t, "out_proj", out, Q / TP, D, bias=True)
+            return attended(t, s, q, k, v, kind, "out_proj", bias=True, softmax_fp32=False)
 
     return _normed(t, s, x, "self_attn_layer_norm", run)
 

@@ -20,11 +20,10 @@ from dataclasses import replace
 from functools import partial
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     activation,
-    attention_core,
+    attended,
+    by_heads,
     classes_loss,
     dropped,
     labelled_loss,
@@ -52,16 +51,7 @@ from memcore.tape.dims import (
     S,
 )
 from memcore.tape.kinds import EVERY, Part, tied
-from memcore.tape.primitives import (
-    add,
-    dropout,
-    embedding,
-    heads_first,
-    keeps_result,
-    layer_norm,
-    linear,
-    split,
-)
+from memcore.tape.primitives import add, dropout, embedding, keeps_result, layer_norm, linear, split
 from memcore.tape.structure import (
     CLASSIFICATION,
     EMBEDDING,
@@ -170,10 +160,10 @@ def layer_around(
 def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("attention", Part.ATTENTION):
         q, k, v = (linear(t, name, x, D, Q / TP, bias=True) for name in ("query", "key", "value"))
-        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
-        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind, softmax_fp32=False)
-        return linear(t, "output.dense", out, Q / TP, D, bias=True)
+        q, k = by_heads(t, q, k, copies_grad=s.attention == "eager")
+        return attended(
+            t, s, q, k, value_heads(t, s, v), kind, "output.dense", bias=True, softmax_fp32=False
+        )
 
 
 def pooled(t: Tape, s: Structure, x: Tensor) -> Tensor:

@@ -13,10 +13,9 @@ from dataclasses import replace
 
 from memcore.layers.ops import (
     HIDDEN,
-    KEYS,
-    QUERIES,
     TOKENS,
-    attention_core,
+    attended,
+    by_heads,
     labelled_loss,
     plain_mlp,
     value_heads,
@@ -45,7 +44,6 @@ from memcore.tape.primitives import (
     add,
     contiguous,
     embedding,
-    heads_first,
     keeps_input,
     keeps_result,
     layer_norm,
@@ -180,10 +178,10 @@ def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = (linear(t, n, x, D, Q / TP, bias=True) for n in ("q_proj", "k_proj", "v_proj"))
-        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
-        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind, softmax_fp32=True)
-        return linear(t, "out_proj", out, Q / TP, D, bias=True)
+        q, k = by_heads(t, q, k, copies_grad=s.attention == "eager")
+        return attended(
+            t, s, q, k, value_heads(t, s, v), kind, "out_proj", bias=True, softmax_fp32=True
+        )
 
 
 def no_head(t: Tape, s: Structure, x: Tensor) -> Tensor:

@@ -11,10 +11,9 @@ from dataclasses import replace
 
 from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
-    attention_core,
+    attended,
+    by_heads,
     causal_lm_head,
     gated_mlp,
     query_key_value,
@@ -173,12 +172,10 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
             k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
             q, k = _norm(t, q, "q_norm", Q / TP), _norm(t, k, "k_norm", KV / TP)
-        q = heads_first(t, q, QUERIES, copies_grad=not normed)
-        k = heads_first(t, k, KEYS, copies_grad=not normed)
+        q, k = by_heads(t, q, k, copies_grad=not normed)
         if turns(kind):
             q, k = turned(t, s, q, k)
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        return linear(t, "o_proj", out, Q / TP, D, bias)
+        return attended(t, s, q, k, value_heads(t, s, v), kind, "o_proj", bias)
 
 
 def _normed(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:

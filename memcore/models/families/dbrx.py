@@ -14,7 +14,7 @@ from memcore.layers.ops import (
     QUERIES,
     TOKENS,
     activation,
-    attention_core,
+    attended,
     dropped,
     head_behind,
     rotary,
@@ -123,8 +123,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             for part, shape in zip(parts, (QUERIES, KEYS, KEYS), strict=True)
         )
         q, k = rotary(t, q, k, rotary_tables(t))
-        out = attention_core(t, s, q, k, v, kind, joint_v=True)
-        return linear(t, "out_proj", out, Q / TP, D, bias=False)
+        return attended(t, s, q, k, v, kind, "out_proj", bias=False, joint_v=True)
 
 
 def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:

@@ -15,10 +15,9 @@ from typing import Any
 from memcore.errors import shown
 from memcore.layers.ops import (
     HIDDEN,
-    KEYS,
-    QUERIES,
     TOKENS,
-    attention_core,
+    attended,
+    by_heads,
     labelled_loss,
     normed_mlp,
     rms_norm,
@@ -49,7 +48,7 @@ from memcore.tape.dims import (
     S,
 )
 from memcore.tape.kinds import FULL, Part
-from memcore.tape.primitives import add, contiguous, embedding, heads_first, linear
+from memcore.tape.primitives import add, contiguous, embedding, linear
 from memcore.tape.structure import CAUSAL, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -244,11 +243,9 @@ def _eagle_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             linear(t, f"{name}_proj", both, JOINED, width / TP, bias=False)
             for name, width in (("q", Q), ("k", KV), ("v", KV))
         )
-        q = heads_first(t, q, QUERIES, copies_grad=True)
-        k = heads_first(t, k, KEYS, copies_grad=True)
+        q, k = by_heads(t, q, k, copies_grad=True)
         q, k = rotary(t, q, k, rotary_tables(t))
-        out = attention_core(t, s, q, k, value_heads(t, s, v), FULL)
-        out = linear(t, "o_proj", out, Q / TP, D, bias=False)
+        out = attended(t, s, q, k, value_heads(t, s, v), FULL, "o_proj", bias=False)
     x = add(t, x, out, "residual")
     return add(t, x, normed_mlp(t, s, x, "post_attention_layernorm"), "residual")
 

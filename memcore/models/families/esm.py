@@ -7,10 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
-    attention_core,
+    attended,
+    by_heads,
     classes_loss,
     dropped,
     labelled_loss,
@@ -29,7 +28,6 @@ from memcore.tape.primitives import (
     cast,
     composed,
     embedding,
-    heads_first,
     keeps_result,
     layer_norm,
     linear,
@@ -109,7 +107,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("attention", Part.ATTENTION):
         q, k, v = (linear(t, name, x, D, Q / TP, bias=True) for name in ("query", "key", "value"))
         copies = s.attention == "eager"
-        q, k = heads_first(t, q, QUERIES, copies), heads_first(t, k, KEYS, copies)
+        q, k = by_heads(t, q, k, copies_grad=copies)
         v = value_heads(t, s, v)
         q = scale(t, q, "q, scaled")
         if s.traits.rotary_widened:
@@ -117,8 +115,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             q32, k32 = rotary(t, q32, k32, rotary_tables(t))
             q = cast(t, q32, q.dtype, "q_rotary, cast")
             k = cast(t, k32, k.dtype, "k_rotary, cast")
-        out = attention_core(t, s, q, k, v, kind, softmax_fp32=False)
-        return linear(t, "output.dense", out, Q / TP, D, bias=True)
+        return attended(t, s, q, k, v, kind, "output.dense", bias=True, softmax_fp32=False)
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
-    attention_core,
+    attended,
+    by_heads,
     causal_lm_head,
     gated_mlp,
     query_key_value,
@@ -26,9 +25,9 @@ from memcore.models.families import llama
 from memcore.models.families.family import WITH_LIGER, Family, decoder_classes, layer_kinds
 from memcore.models.families.llama import llama_like, windowed
 from memcore.models.model import Model
-from memcore.tape.dims import HEAD_DIM, TP, D, Q
+from memcore.tape.dims import HEAD_DIM
 from memcore.tape.kinds import Part
-from memcore.tape.primitives import add, heads_first, linear, scale
+from memcore.tape.primitives import add, scale
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -135,16 +134,14 @@ def _layer_of_gemma(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
-        q = heads_first(t, q, QUERIES, copies_grad=True)
-        k = heads_first(t, k, KEYS, copies_grad=True)
+        q, k = by_heads(t, q, k, copies_grad=True)
         tables = rotary_tables(t)
         if s.family != "gemma2":
             q = rms_norm_plus_one(t, q, "q_norm", HEAD_DIM, contiguous=False)
             k = rms_norm_plus_one(t, k, "k_norm", HEAD_DIM, contiguous=False)
             tables = rotary_tables(t, " (sliding)" if slides(kind) else " (full)")
         q, k = rotary(t, q, k, tables, tokens_first=s.family == "gemma2")
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        return linear(t, "o_proj", out, Q / TP, D, s.traits.attention_bias)
+        return attended(t, s, q, k, value_heads(t, s, v), kind, "o_proj", s.traits.attention_bias)
 
 
 def head(t: Tape, s: Structure, x: Tensor) -> Tensor:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from memcore.errors import shown
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     attention_core,
+    by_heads,
     core,
     dropped,
     head_behind,
@@ -25,7 +24,7 @@ from memcore.models.families.gpt2 import embed
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, TP, D, Q, S
 from memcore.tape.kinds import FULL, SLIDING, Part
-from memcore.tape.primitives import add, heads_first, layer_norm, linear, masked_fill
+from memcore.tape.primitives import add, layer_norm, linear, masked_fill
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -90,8 +89,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("attn.attention", Part.ATTENTION):
         q, k, v = (linear(t, f"{n}_proj", x, D, Q / TP, bias=False) for n in "qkv")
-        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
-        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
+        q, k = by_heads(t, q, k, copies_grad=s.attention == "eager")
         v = value_heads(t, s, v)
         table = t.buffer("bias", (1, 1, CONTEXT, CONTEXT), "bool")
         seen = Tensor(table.storage, (1, 1, S / CP, S), table.dtype, False)

@@ -10,7 +10,8 @@ from memcore.layers.ops import (
     KEYS,
     QUERIES,
     TOKENS,
-    attention_core,
+    attended,
+    by_heads,
     dropped,
     embed_dropped,
     head_behind,
@@ -22,7 +23,7 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes, own_keys
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.model import Model
-from memcore.tape.dims import HEAD_DIM, HEADS, KV_HEADS, QKV, TP, D, Q
+from memcore.tape.dims import HEAD_DIM, HEADS, KV_HEADS, QKV, TP, D
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, heads_first, layer_norm, linear, split
 from memcore.tape.structure import Structure, Traits
@@ -76,8 +77,7 @@ def _neox_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         joint = heads_first(t, joint, joint.shape, copies_grad=True)
         q, k, v = split(t, joint, (QUERIES, KEYS, KEYS))
         q, k = partial_rotary(t, q, k, rotary_tables(t))
-        out = attention_core(t, s, q, k, v, kind, joint_v=True)
-        return linear(t, "dense", out, Q / TP, D, bias)
+        return attended(t, s, q, k, v, kind, "dense", bias, joint_v=True)
 
 
 def _persimmon(k: Keys) -> Model:
@@ -114,12 +114,10 @@ def _persimmon_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         if s.traits.query_norm:
             q = layer_norm(t, q, HEAD_DIM, "q_layernorm")
             k = layer_norm(t, k, HEAD_DIM, "k_layernorm")
-        q = heads_first(t, q, QUERIES, copies_grad=False)
-        k = heads_first(t, k, KEYS, copies_grad=False)
+        q, k = by_heads(t, q, k, copies_grad=False)
         v = heads_first(t, v, KEYS, copies_grad=False)
         q, k = partial_rotary(t, q, k, rotary_tables(t))
-        out = attention_core(t, s, q, k, v, kind, joint_v=True)
-        return linear(t, "dense", out, Q / TP, D, bias=True)
+        return attended(t, s, q, k, v, kind, "dense", bias=True, joint_v=True)
 
 
 FAMILIES = {

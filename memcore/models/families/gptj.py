@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     attention_core,
+    by_heads,
     core,
     dropped,
     embed_dropped,
@@ -85,8 +84,7 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
         q, k = (heads_first(t, of, heads, copies_grad=False) for of in (q, k))
         k, turned_k = _turned(t, k, "k_rotary")
         q, turned_q = _turned(t, q, "q_rotary")
-        q = heads_first(t, q, QUERIES, copies_grad=False)
-        k = heads_first(t, k, KEYS, copies_grad=False)
+        q, k = by_heads(t, q, k, copies_grad=False)
         v = value_heads(t, s, v)
         if s.attention == "eager":
 

@@ -11,11 +11,10 @@ from dataclasses import replace
 from memcore.layers.experts import SCORED, Stacks, gated, routed_experts, top_k
 from memcore.layers.ops import (
     HIDDEN,
-    KEYS,
-    QUERIES,
     TOKENS,
     activation,
-    attention_core,
+    attended,
+    by_heads,
     complex_rotary,
     gated_mlp,
     l2_norm,
@@ -38,7 +37,6 @@ from memcore.tape.dims import (
     SHARED_F,
     TP,
     D,
-    Q,
     S,
     Shape,
 )
@@ -140,10 +138,8 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         elif s.traits.temperature_tuned:
             scales = t.new("temperature", (1, S / CP, 1, 1), "fp32")
             q = cast(t, multiply(t, q, scales, "q, tuned"), x.dtype, "q, tuned, cast")
-        q = heads_first(t, q, QUERIES, copies_grad=False)
-        k = heads_first(t, k, KEYS, copies_grad=False)
-        out = attention_core(t, s, q, k, v, kind, softmax_fp32=False)
-        return linear(t, "o_proj", out, Q / TP, D, bias)
+        q, k = by_heads(t, q, k, copies_grad=False)
+        return attended(t, s, q, k, v, kind, "o_proj", bias, softmax_fp32=False)
 
 
 def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from memcore.errors import shown
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     activation,
     attention_core,
+    by_heads,
     gated_mlp,
     logits_loss,
     partial_rotary,
@@ -28,7 +27,7 @@ from memcore.models.families.mixtral import granite_mixture, routing, with_exper
 from memcore.models.model import Model, Recurrence
 from memcore.tape.dims import FUSED, TP, VOCAB, D, F
 from memcore.tape.kinds import BESIDE, FULL, RECURRENT, Part, dense, first, is_dense, nope, recurs
-from memcore.tape.primitives import add, cast, heads_first, linear, multiply, scale, split
+from memcore.tape.primitives import add, cast, linear, multiply, scale, split
 from memcore.tape.structure import CAUSAL, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -211,7 +210,7 @@ def _half_rotated(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
-        q, k = heads_first(t, q, QUERIES, True), heads_first(t, k, KEYS, True)
+        q, k = by_heads(t, q, k, copies_grad=True)
         q, k = partial_rotary(t, q, k, rotary_tables(t))
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         return linear(t, "o_proj", out, out.shape[-1], D, bias)

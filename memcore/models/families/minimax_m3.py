@@ -8,10 +8,9 @@ from dataclasses import replace
 from memcore.layers.experts import Stacks, routed_experts
 from memcore.layers.indexer import chosen_blocks
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
-    attention_core,
+    attended,
+    by_heads,
     partial_rotary,
     query_key_value,
     rms_norm_plus_one,
@@ -40,7 +39,6 @@ from memcore.tape.dims import (
     D,
     F,
     Factor,
-    Q,
     Shape,
 )
 from memcore.tape.kinds import FULL, Part, is_dense, is_whole, whole
@@ -165,15 +163,13 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q = rms_norm_plus_one(t, q, "q_norm", HEAD_DIM)
         k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
         k = rms_norm_plus_one(t, k, "k_norm", HEAD_DIM)
-        q = heads_first(t, q, QUERIES, copies_grad=False)
-        k = heads_first(t, k, KEYS, copies_grad=False)
+        q, k = by_heads(t, q, k, copies_grad=False)
         v = value_heads(t, s, v)
         tables = rotary_tables(t)
         q, k = partial_rotary(t, q, k, tables)
         chooses = s.traits.indexed and not is_whole(kind)
         mask = chosen_blocks(t, s, x, tables) if chooses else None
-        out = attention_core(t, s, q, k, v, kind, mask=mask)
-        return linear(t, "o_proj", out, Q / TP, D, bias=False)
+        return attended(t, s, q, k, v, kind, "o_proj", bias=False, mask=mask)
 
 
 def _mlp(t: Tape, s: Structure, x: Tensor, name: str, both: Factor, width: Factor) -> Tensor:

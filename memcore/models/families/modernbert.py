@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from memcore.layers.ops import (
     KEYS,
-    QUERIES,
     TOKENS,
     activation,
-    attention_core,
+    attended,
+    by_heads,
     classes_loss,
     dropped,
     labelled_loss,
@@ -135,15 +135,14 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             q, k, v = split(t, linear(t, "Wqkv", x, D, QKV / TP, bias), each)
         else:
             q, k, v = query_key_value(t, s, x, bias)
-        q, k = heads_first(t, q, QUERIES, not joint), heads_first(t, k, KEYS, not joint)
+        q, k = by_heads(t, q, k, copies_grad=not joint)
         v = heads_first(t, v, KEYS, copies_grad=False) if joint else value_heads(t, s, v)
         which = " (sliding)" if slides(kind) else " (full)"
         tables = rotary_tables(t, which, sequences=turning(s))
         wide = [cast(t, of, "fp32", f"{name} (fp32)") for of, name in ((q, "q"), (k, "k"))]
         q32, k32 = rotary(t, wide[0], wide[1], tables)
         q, k = cast(t, q32, q.dtype, "q_rotary, cast"), cast(t, k32, k.dtype, "k_rotary, cast")
-        out = attention_core(t, s, q, k, v, kind, joint_v=joint)
-        out = linear(t, "Wo", out, Q / TP, D, bias)
+        out = attended(t, s, q, k, v, kind, "Wo", bias, joint_v=joint)
         return dropout(t, out, "out_drop") if s.traits.attention_dropout else out
 
 

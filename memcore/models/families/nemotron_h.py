@@ -8,10 +8,9 @@ from dataclasses import replace
 from memcore.errors import shown
 from memcore.layers.experts import Stacks, routed_experts
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     activation,
-    attention_core,
+    attended,
+    by_heads,
     causal_lm_head,
     query_key_value,
     rms_norm,
@@ -25,9 +24,9 @@ from memcore.models.families.family import MIXERS, Family, decoder_classes, mixe
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mixtral import routing, with_experts
 from memcore.models.model import Model, Recurrence
-from memcore.tape.dims import EXPERT_D, SHARED_F, TP, D, F, Factor, Q
+from memcore.tape.dims import EXPERT_D, SHARED_F, TP, D, F, Factor
 from memcore.tape.kinds import EXPERTS_ALONE, FULL, MLP_ALONE, RECURRENT, recurs
-from memcore.tape.primitives import add, heads_first, linear
+from memcore.tape.primitives import add, linear
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -140,9 +139,8 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
     q, k, v = query_key_value(t, s, x, bias=False)
-    q, k = heads_first(t, q, QUERIES, True), heads_first(t, k, KEYS, True)
-    out = attention_core(t, s, q, k, value_heads(t, s, v), FULL)
-    return linear(t, "o_proj", out, Q / TP, D, bias=False)
+    q, k = by_heads(t, q, k, copies_grad=True)
+    return attended(t, s, q, k, value_heads(t, s, v), FULL, "o_proj", bias=False)
 
 
 def _mlp(t: Tape, s: Structure, x: Tensor, width: Factor = F / TP) -> Tensor:

@@ -6,9 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
-    attention_core,
+    attended,
+    by_heads,
     gated_mlp,
     head_behind,
     query_key_value,
@@ -22,9 +21,9 @@ from memcore.models.config import Keys
 from memcore.models.families.family import WITH_LIGER, Family, decoder_classes, layer_kinds
 from memcore.models.families.llama import embed, llama_like, windowed
 from memcore.models.model import Model
-from memcore.tape.dims import KV, TP, D, Q
+from memcore.tape.dims import KV, TP, Q
 from memcore.tape.kinds import Part
-from memcore.tape.primitives import add, heads_first, linear
+from memcore.tape.primitives import add
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -59,11 +58,9 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q, k, v = query_key_value(t, s, x, bias)
         q = rms_norm_fp32_weight(t, q, "q_norm", Q / TP)
         k = rms_norm_fp32_weight(t, k, "k_norm", KV / TP)
-        q = heads_first(t, q, QUERIES, copies_grad=True)
-        k = heads_first(t, k, KEYS, copies_grad=True)
+        q, k = by_heads(t, q, k, copies_grad=True)
         q, k = rotary(t, q, k, rotary_tables(t, _which(s, kind), dtype="fp32"))
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        return linear(t, "o_proj", out, Q / TP, D, bias)
+        return attended(t, s, q, k, value_heads(t, s, v), kind, "o_proj", bias)
 
 
 def _which(s: Structure, kind: str) -> str:

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
-    TOKENS,
-    attention_core,
-    causal_lm_head,
-    plain_mlp,
-    value_heads,
-)
+from memcore.layers.ops import TOKENS, attended, by_heads, causal_lm_head, plain_mlp, value_heads
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes, own_keys
 from memcore.models.model import Model
 from memcore.tape.dims import EMBED, POSITIONS, TP, VOCAB, D, Q
 from memcore.tape.kinds import Part
-from memcore.tape.primitives import (
-    add,
-    dropout,
-    embedding,
-    heads_first,
-    layer_norm,
-    linear,
-    scale,
-    wanted,
-)
+from memcore.tape.primitives import add, dropout, embedding, layer_norm, linear, scale, wanted
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -98,10 +81,8 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("self_attn", Part.ATTENTION):
         q = scale(t, linear(t, "q_proj", x, D, Q / TP, bias), "q, scaled")
         k, v = (linear(t, name, x, D, Q / TP, bias) for name in ("k_proj", "v_proj"))
-        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
-        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        return linear(t, "out_proj", out, Q / TP, D, bias)
+        q, k = by_heads(t, q, k, copies_grad=s.attention == "eager")
+        return attended(t, s, q, k, value_heads(t, s, v), kind, "out_proj", bias)
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:

@@ -7,10 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     attention_core,
+    by_heads,
     gated_mlp,
     head_behind,
     partial_rotary,
@@ -122,8 +121,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q, gate = split(t, both, [(*TOKENS, HEADS / TP, HEAD_DIM), (*TOKENS, Q / TP)])
         k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
         q, k = (rms_norm_plus_one(t, x, f"{n}_norm", HEAD_DIM) for x, n in ((q, "q"), (k, "k")))
-        q = heads_first(t, q, QUERIES, copies_grad=False)
-        k = heads_first(t, k, KEYS, copies_grad=False)
+        q, k = by_heads(t, q, k, copies_grad=False)
         q, k = partial_rotary(t, q, k, rotary_tables(t, sequences=turning(s)))
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         out = multiply(t, out, keeps_result(t, gate, "sigmoid"), "gated")

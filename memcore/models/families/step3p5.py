@@ -10,11 +10,10 @@ from typing import Any
 from memcore.errors import shown
 from memcore.layers.experts import Stacks, routed_experts
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     activation,
     attention_core,
+    by_heads,
     partial_rotary,
     query_key_value,
     rms_norm_plus_one,
@@ -163,8 +162,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
         q = rms_norm_plus_one(t, q, "q_norm", HEAD_DIM)
         k = rms_norm_plus_one(t, k, "k_norm", HEAD_DIM)
-        q = heads_first(t, q, QUERIES, copies_grad=False)
-        k = heads_first(t, k, KEYS, copies_grad=False)
+        q, k = by_heads(t, q, k, copies_grad=False)
         v = value_heads(t, s, v)
         gate = linear(t, "g_proj", x, D, HEADS / TP, bias=False)
         tables = rotary_tables(t, " (sliding)" if slides(kind) else " (full)")

@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from memcore.layers.ops import (
     HIDDEN,
-    KEYS,
-    QUERIES,
-    attention_core,
+    attended,
+    by_heads,
     dropped,
     labelled_loss,
     plain_mlp,
@@ -24,16 +23,7 @@ from memcore.models.families.family import encoder, image_classes, labels, own_k
 from memcore.models.model import Image, Model
 from memcore.tape.dims import CHANNELS, HEIGHT, ONE, PATCHES, POSITIONS, TP, VOCAB, WIDTH, B, D, Q
 from memcore.tape.kinds import EVERY, Part
-from memcore.tape.primitives import (
-    add,
-    cast,
-    heads_first,
-    joined,
-    layer_norm,
-    linear,
-    patches,
-    split,
-)
+from memcore.tape.primitives import add, cast, joined, layer_norm, linear, patches, split
 from memcore.tape.structure import EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -163,10 +153,10 @@ def attention(t: Tape, s: Structure, x: Tensor, kind: str, softmax_fp32: bool = 
     bias = s.traits.attention_bias
     with t.scope("attention", Part.ATTENTION):
         q, k, v = (linear(t, name, x, D, Q / TP, bias) for name in ("q_proj", "k_proj", "v_proj"))
-        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
-        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind, softmax_fp32)
-        return linear(t, "o_proj", out, Q / TP, D, bias=True)
+        q, k = by_heads(t, q, k, copies_grad=s.attention == "eager")
+        return attended(
+            t, s, q, k, value_heads(t, s, v), kind, "o_proj", bias=True, softmax_fp32=softmax_fp32
+        )
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:

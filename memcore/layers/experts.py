@@ -379,9 +379,7 @@ def _whole(t: Tape, w: Weights, name: str, dtype: str = "") -> list[Tensor]:
     """A tensor as large as each of these weights, padded as FSDP2 pads them."""
     return [
         t.new(
-            f"{x.storage.own_name} ({name})",
-            fsdp_cut(x.shape, "gathered", True),
-            dtype or x.dtype,
+            f"{x.storage.own_name} ({name})", fsdp_cut(x.shape, "gathered", True), dtype or x.dtype
         )
         for x in w.every
     ]

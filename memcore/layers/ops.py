@@ -70,14 +70,7 @@ from memcore.tape.primitives import (
     split,
     wanted,
 )
-from memcore.tape.structure import (
-    CLASSIFICATION,
-    EMBEDDING,
-    FIRST,
-    LABELLED,
-    SPANS,
-    Structure,
-)
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, FIRST, LABELLED, SPANS, Structure
 from memcore.tape.tape import Tape, Tensor
 from memcore.words.training import CORE_ATTN, LAYERNORM, MLP
 

@@ -118,8 +118,7 @@ Shape = tuple[Factor, ...]
 TP = Axis("TP", "ranks of tensor parallelism: a weight is cut along one of its dimensions")
 CP = Axis("CP", "ranks of context parallelism: the sequence is cut")
 SEQ = Axis(
-    "SEQ",
-    "tensor-parallel ranks between which sequence parallelism cuts the tokens; else 1",
+    "SEQ", "tensor-parallel ranks between which sequence parallelism cuts the tokens; else 1"
 )
 SHARD = Axis("SHARD", "ranks that share each parameter (FSDP, ZeRO-3), cut along dimension 0")
 STATE = Axis("STATE", "ranks that share the optimizer states (ZeRO-1 and higher)")
@@ -129,8 +128,7 @@ EP = Axis(
 )
 ETP = Axis("ETP", "ranks that share each expert, under Megatron")
 EDP = Axis(
-    "EDP",
-    "ranks that have the same part of the same experts and share their optimizer states",
+    "EDP", "ranks that have the same part of the same experts and share their optimizer states"
 )
 
 B = Dim("B", "sequences in a micro-batch")
@@ -139,8 +137,7 @@ D = Dim("D", "hidden size: the width of the residual stream")
 F = Dim("F", "intermediate size of the MLP")
 HEADS = Dim("HEADS", "query heads")
 KV_HEADS = Dim(
-    "KV_HEADS",
-    "heads of keys and values; fewer than HEADS under grouped-query attention",
+    "KV_HEADS", "heads of keys and values; fewer than HEADS under grouped-query attention"
 )
 HEAD_DIM = Dim("HEAD_DIM", "width of one head")
 VOCAB = Dim("VOCAB", "tokens of the vocabulary")
@@ -181,15 +178,13 @@ REACH = Dim("REACH", "twice the keys that a token sees on average within its win
 REPEATED = Dim("REPEATED", "heads of keys and values after repeating them for eager attention")
 SINKED = Dim("SINKED", "S + 1: every key and the attention sink (gpt-oss)")
 KEPT = Dim(
-    "KEPT",
-    "width of what eager attention keeps as values, where they are part of a joint tensor",
+    "KEPT", "width of what eager attention keeps as values, where they are part of a joint tensor"
 )
 SMS = Dim("SMS", "streaming multiprocessors of the GPU (compute units on AMD)")
 CUBLAS = Dim("CUBLAS", "bytes of cuBLAS's workspace for one thread")
 TOKENS = Dim("TOKENS", "B x S: tokens in a micro-batch")
 DISTINCT = Dim(
-    "DISTINCT",
-    "rows of the embedding that a micro-batch reads: its tokens, at most the vocabulary",
+    "DISTINCT", "rows of the embedding that a micro-batch reads: its tokens, at most the vocabulary"
 )
 SUMMED = Dim(
     "SUMMED",
@@ -205,8 +200,7 @@ BOTH_DIMS = Dim("BOTH_DIMS", "HEAD_DIM + V_DIM: a key and a value of one head si
 NOPE = Dim("NOPE", "dimensions of a head that are not rotated")
 Q_RANK = Dim("Q_RANK", "width that latent attention compresses queries to; 0 where it does not")
 KV_RANK = Dim(
-    "KV_RANK",
-    "width that latent attention compresses keys and values to; 0 where it does not",
+    "KV_RANK", "width that latent attention compresses keys and values to; 0 where it does not"
 )
 LATENT = Dim("LATENT", "KV_RANK + ROTARY: what latent attention caches of a token when serving")
 EXPANDED = Dim("EXPANDED", "HEADS x (NOPE + V_DIM): keys and values expanded from KV_RANK")
@@ -265,12 +259,10 @@ TOP_K = Dim("TOP_K", "experts that each token is sent to")
 ROUTED = Dim("ROUTED", "rows that this rank's tokens are sent in: tokens x TOP_K")
 ARRIVED = Dim("ARRIVED", "rows that come to this rank's experts from all ranks that share them out")
 COMPUTED = Dim(
-    "COMPUTED",
-    "rows that this rank's experts compute: those of every rank that shares each expert",
+    "COMPUTED", "rows that this rank's experts compute: those of every rank that shares each expert"
 )
 CHOSEN = Dim(
-    "CHOSEN",
-    "experts that get a row at all where routing is balanced: their weights are read",
+    "CHOSEN", "experts that get a row at all where routing is balanced: their weights are read"
 )
 EXPERT_D = Dim("EXPERT_D", "width of what experts read: the hidden size, or one it is made")
 EXPERT_F = Dim("EXPERT_F", "intermediate size of one expert")
@@ -307,8 +299,7 @@ BUCKETS = Dim(
     "buckets of distances between tokens, each with a bias for every head, or an embedding",
 )
 CLASSES = Dim(
-    "CLASSES",
-    "classes that a classifier tells apart: its head makes one number for each",
+    "CLASSES", "classes that a classifier tells apart: its head makes one number for each"
 )
 PROJECTED = Dim("PROJECTED", "width that images and texts are compared in")
 COUNTED = Dim("COUNTED", "parameters of a model that is counted and not planned")
@@ -345,8 +336,7 @@ PREFETCH = Dim(
 BUCKET = Dim("BUCKET", "reduce_bucket_size: elements of the buffer that gradients are reduced in")
 BUCKETED = Dim("BUCKETED", "gradients in the buffer: BUCKET, at most GROUP")
 UNREDUCED = Dim(
-    "UNREDUCED",
-    "GROUP - BUCKETED: gradients that wait while the first bucket is reduced",
+    "UNREDUCED", "GROUP - BUCKETED: gradients that wait while the first bucket is reduced"
 )
 ALLREDUCED = Dim("ALLREDUCED", "gradients that stage 0 reduces at once: 500,000,000, at most GROUP")
 SUBGROUP = Dim(
@@ -361,8 +351,7 @@ HOSTED = Dim(
 )
 SWAPPED = Dim("SWAPPED", "of this GPU's part of GROUP, what is on NVMe")
 PARAMETER_BUFFER = Dim(
-    "PARAMETER_BUFFER",
-    "elements of one buffer that weights are swapped in from NVMe; 0 without",
+    "PARAMETER_BUFFER", "elements of one buffer that weights are swapped in from NVMe; 0 without"
 )
 SLICE = Dim(
     "SLICE",
@@ -385,8 +374,7 @@ CONVOLVED = Dim(
     "CONVOLVED", "SSM_INNER + 2 SSM_GROUPS x SSM_STATE: values, keys and queries side by side"
 )
 SSM_IN = Dim(
-    "SSM_IN",
-    "CONVOLVED, gates as wide as the values, and a step for each head: one projection",
+    "SSM_IN", "CONVOLVED, gates as wide as the values, and a step for each head: one projection"
 )
 GATED_IN = Dim("GATED_IN", "CONVOLVED and gates as wide as the values: one projection")
 SHORT_IN = Dim(

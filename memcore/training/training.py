@@ -184,10 +184,7 @@ def _state_rules(plan: Plan) -> list[Rule]:
             projects and t.adapter != "none" and t.lora_targets == ALL_LINEAR,
             "mamba_ssm's kernel multiplies with the weight of out_proj itself, past an adapter, "
             "which PEFT refuses",
-            (
-                *to("train.lora_targets", *targets),
-                drop,
-            ),
+            (*to("train.lora_targets", *targets), drop),
         ),
         Rule(
             "",

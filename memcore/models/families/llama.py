@@ -13,10 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     attention_core,
+    by_heads,
     causal_lm_head,
     normed_mlp,
     partial_rotary,
@@ -157,8 +156,7 @@ def attention(
             q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
             k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
             q, k = _normed(t, q, k)
-        q = heads_first(t, q, QUERIES, copies_grad=not normed)
-        k = heads_first(t, k, KEYS, copies_grad=not normed)
+        q, k = by_heads(t, q, k, copies_grad=not normed)
         if s.traits.keys_scaled and not s.served:
             k = scale(t, k, "k, scaled")
         if turns(kind):

@@ -261,17 +261,8 @@ def _routed(
     with t.scope("experts"):
         if s.exchanges:
             return _all_to_all(t, s, x, weights, index, stacks)
-        return _grouped(
-            t,
-            s,
-            x,
-            weights,
-            index,
-            stacks,
-            _weights(t, stacks, EXPERTS),
-            ROUTED,
-            (*of, stacks.width),
-        )
+        w = _weights(t, stacks, EXPERTS)
+        return _grouped(t, s, x, weights, index, stacks, w, ROUTED, (*of, stacks.width))
 
 
 def _grouped(

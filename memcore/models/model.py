@@ -301,6 +301,7 @@ class Model:
 
     layers             number of layers
     hidden_size, ...   widths and counts as in config.json
+    label              what people call it; '' of a tower
     rotary_dim         dimensions of a head that are rotated
     rotary_tables      of each table of their cosines and sines: whose it is ('': every layer's),
                        and its rows; (): one of max_positions
@@ -346,7 +347,6 @@ class Model:
     """
 
     family: str
-    label: str
     layers: int
     hidden_size: int
     intermediate_size: int
@@ -356,6 +356,7 @@ class Model:
     vocab_size: int
     max_positions: int
     traits: Traits
+    label: str = ""
     rotary_dim: int = 0
     rotary_tables: tuple[tuple[str, int], ...] = ()
     window: int = 0

@@ -107,11 +107,11 @@ class Structure:
 
     family: str
     traits: Traits
-    attention: str
-    kernels: str
-    cross_entropy: str
-    dtype: str
-    autocast: bool
+    attention: str = "flash"
+    kernels: str = "hf"
+    cross_entropy: str = "eager"
+    dtype: str = "bf16"
+    autocast: bool = False
     served: bool = False
     parallel: str = ""
     exchanges: bool = False

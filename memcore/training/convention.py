@@ -11,7 +11,8 @@ from memcore.models.stack import Layers
 from memcore.plan.plan import Plan
 from memcore.quantity.reading import PLAIN, Read, total
 from memcore.step.step import Step
-from memcore.tape.dims import EMBED, VALUES, VOCAB, B, Number, Q, S, derive, positive
+from memcore.tape.derived import derive
+from memcore.tape.dims import EMBED, VALUES, VOCAB, B, Number, Q, S, positive
 from memcore.tape.kinds import IN_WINDOWS, Part, attends
 from memcore.tape.ledger import Amounts
 from memcore.tape.structure import BRIDGE, IDLE, MAIN, TOWER

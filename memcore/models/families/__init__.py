@@ -34,15 +34,7 @@ from memcore.models.families import (
 from memcore.models.families.family import Family, labels
 from memcore.models.families.twins import TWINS
 from memcore.models.model import HARMLESS, Model
-from memcore.tape.structure import (
-    ALIKE,
-    CAUSAL,
-    CLASSIFICATION,
-    EMBEDDING,
-    LABELLED,
-    MASKED,
-    SPANS,
-)
+from memcore.tape.structure import ALIKE, CAUSAL, CLASSIFICATION, EMBEDDING, LABELLED, MASKED, SPANS
 
 
 class _Families(dict[str, Family]):
@@ -122,7 +114,7 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     names = {**family.aliases, **(twin.keys if twin else {})}
     keys = Keys(twin.opened(config) if twin else config, names)
     keys.head = _head(keys, kind, family)
-    model = family.config(keys, label)
+    model = replace(family.config(keys), label=label)
     issues = _sizeless(keys)
     if issues or keys.issues:  # what is wrong with a default says nothing of the file
         taken = {issue.field for issue in issues}

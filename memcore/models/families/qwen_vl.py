@@ -22,10 +22,9 @@ from memcore.tape.structure import CAUSAL, EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _qwen2(k: Keys, label: str) -> Model:
+def _qwen2(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "qwen2_vl_text",
         hidden=8192,
         intermediate=29_568,
@@ -40,10 +39,9 @@ def _qwen2(k: Keys, label: str) -> Model:
     return qwen_windows(k, model, 80)
 
 
-def _mixture(k: Keys, label: str) -> Model:
+def _mixture(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "qwen3_vl_moe_text",
         hidden=2048,
         intermediate=5632,
@@ -62,9 +60,9 @@ def _mixture(k: Keys, label: str) -> Model:
     return sparse_kinds(model, sparse(k))
 
 
-def _text(name: str, family: Family, stem: str, config: Callable[[Keys, str], Model]) -> Family:
-    def own(k: Keys, label: str) -> Model:
-        model = config(k, label)
+def _text(name: str, family: Family, stem: str, config: Callable[[Keys], Model]) -> Family:
+    def own(k: Keys) -> Model:
+        model = config(k)
         if "vision_config" in k.config:
             whole = {**k.config, "model_type": name.removesuffix("_text")}
             k.notes.append(wrappers.left_out(whole, model.hidden_size))
@@ -89,10 +87,10 @@ def _whole(name: str, stem: str, tower: str, usual: Mapping[str, int]) -> Family
     """The tower and the text of one of them. usual: of a tower whose config does not say."""
     text = TEXTS[f"{name}_text"]
 
-    def config(k: Keys, label: str) -> Model:
+    def config(k: Keys) -> Model:
         inner = wrappers.opened(k.config)
         keys = Keys(inner, text.aliases)
-        model = text.config(keys, label)
+        model = text.config(keys)
         if "text_config" in k.config:
             k.absorb("text_config", keys)
         else:

@@ -16,7 +16,7 @@ from memcore.tape.tape import Tape, Tensor
 NAME = "counted"
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     raise NotImplementedError("a counted architecture has a config of its own")
 
 
@@ -49,9 +49,9 @@ def counted(
     classes, aliases, decoder    as in Family
     """
 
-    def config(k: Keys, label: str) -> Model:
+    def config(k: Keys) -> Model:
         return Model(
-            family=NAME, label=label, layers=1, hidden_size=1, intermediate_size=1, heads=1,
+            family=NAME, layers=1, hidden_size=1, intermediate_size=1, heads=1,
             kv_heads=1, head_dim=1, vocab_size=1, max_positions=1, traits=Traits(),
             counted=max(1, count(k)),
         )  # fmt: skip

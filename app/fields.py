@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from memcore.errors import Issue
 from memcore.plan.plan import Plan, facts, field_of, field_paths, get, title_of, value_text
+from memcore.plan.rule import said
 from memcore.words.word import Word
 
 PATH = re.compile(r"\b(cluster|parallel|train|serve|together|run)\.[a-z_]+[a-z]\b")
@@ -74,6 +76,26 @@ def in_words(text: str) -> str:
     """A text of the engine with the title of each field, quoted, in place of its path."""
     named = titles()
     return PATH.sub(lambda found: f'"{named[found[0]]}"' if found[0] in named else found[0], text)
+
+
+# Words of these fields, as a reason has them: "deepspeed does not have it".
+_NAMED = ("train.framework", "train.precision", "train.adapter", "train.optimizer", "serve.engine")
+
+
+@functools.cache
+def _labels() -> Mapping[str, str]:
+    """The label of each word of _NAMED that is not English too, as 'none' is."""
+    words = {w: word.label for path in _NAMED for w, word in (facts(path).words or {}).items()}
+    return {w: label for w, label in words.items() if w != "none"}
+
+
+def said_of(issue: Issue) -> str:
+    """What is wrong and what settles it, with fields and words as the sidebar names them."""
+    settles = said(issue.remedies, issue.field) if issue.remedies else ""
+    why, found, rest = issue.message.partition(settles) if settles else (issue.message, "", "")
+    names = "|".join(sorted(map(re.escape, _labels()), key=len, reverse=True))
+    why = re.sub(rf"(?<![\w./-])({names})(?![\w-])", lambda w: _labels()[w[0]], why)
+    return in_words(why + (said(issue.remedies, issue.field, value_text) if found else "") + rest)
 
 
 @functools.cache

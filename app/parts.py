@@ -12,7 +12,7 @@ import streamlit as st
 from app import charts, grid, state, tables, why
 from app.controls import Take
 from app.fields import field as plan_field
-from app.fields import in_words, titles
+from app.fields import said_of, titles
 from app.text import plain as plain
 from app.text import title_of_plan
 from memcore.errors import Issue
@@ -34,7 +34,7 @@ def listed(issues: Iterable[Issue]) -> str:
 def _issue(issue: Issue) -> str:
     title = titles().get(issue.field)
     name = f"{title} ({issue.field})" if title else issue.field
-    said = plain(in_words(issue.message))
+    said = plain(said_of(issue))
     return f"**{plain(name)}**: {said}" if name else said
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from pathlib import PurePath
 from typing import Any
 
 import streamlit as st
@@ -27,6 +28,7 @@ from memcore.models import catalog
 from memcore.models.config import parse_config
 from memcore.plan.field import DETAILS, GROUPS, describes
 from memcore.plan.plan import (
+    NAMED,
     Plan,
     change_texts,
     facts,
@@ -610,12 +612,17 @@ def _use_texts(texts: Sequence[Text]) -> None:
     if others or any(kind_of(text) not in ("", MODEL) for text in texts):
         state.open_files(texts)
     elif texts:
-        _use_config(texts[-1].content)
+        _use_config(texts[-1].content, texts[-1].name)
 
 
-def _use_config(text: str | bytes) -> None:
+def _use_config(text: str | bytes, file: str = "") -> None:
+    """A config.json is the model, called as its file is where it does not say; but nearly all of
+    them are called config."""
     try:
-        state.use_model(parse_config(text))
+        config, path = parse_config(text), PurePath(file)
+        if path.suffix == ".json" and not path.stem.startswith("config"):
+            config.setdefault(NAMED, path.stem)
+        state.use_model(config)
     except PlanError as e:
         state.use_model(e)
 

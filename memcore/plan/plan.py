@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -27,6 +28,7 @@ from memcore.errors import (
     plain_name,
     refusal,
     shown,
+    shown_path,
 )
 from memcore.hardware import topology
 from memcore.hardware.accelerator import Accelerator, Node
@@ -2040,9 +2042,21 @@ def draft_from(text: str) -> Model:
     return found
 
 
+NAMED = "_name_or_path"  # where transformers writes in a config.json what it was loaded from
+LONGEST_NAME = 40  # characters of such a name that a title repeats
+
+
 @kept
 def _from_json(text: str) -> Model:
-    return from_config(json.loads(text))
+    """A model of somebody's own, called as its file has it, or else by its size."""
+    config = json.loads(text)
+    model, named = from_config(config), config.get(NAMED)
+    if model.draft:
+        return model
+    name = shown_path(PurePosixPath(named).name[:LONGEST_NAME]) if isinstance(named, str) else ""
+    if not name.strip(" ."):
+        name = f"{count_text(parameters(model))} {config.get('model_type') or model.family}"
+    return replace(model, label=f"Your {name}")
 
 
 def _check(plan: Plan) -> None:

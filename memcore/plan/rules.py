@@ -509,7 +509,7 @@ def _framework_rules(plan: Plan, _: Model | None) -> Iterator[Rule]:
         yield Rule(
             "train.precision",
             True,
-            f"{t.framework} does not have it",
+            f"{t.framework} does not have {t.precision}",
             (*to("train.precision", *known), *to("train.framework", *others)),
         )
     yield only(
@@ -1049,14 +1049,13 @@ def _frozen_rules(plan: Plan, model: Model | None) -> Iterator[Rule]:
     )
     if t.embedding_gradient != DENSE:
         field = "train.embedding_gradient"
+        # That somebody wants rows is no reason to take their GPUs away: it is refused on several.
+        one = "planned with pytorch on one GPU"
+        yield Rule(field, plan.cluster.gpus > 1, one, to(field, DENSE))
         yield from each(
             field,
             to(field, DENSE),
-            (
-                not framework.rows or plan.cluster.gpus > 1,
-                "planned with pytorch on one GPU",
-                {"train.framework": ROWS[0], "cluster.gpus": 1},
-            ),
+            (not framework.rows, "planned with pytorch", {"train.framework": ROWS[0]}),
             (
                 model is not None and model.traits.tied_embeddings,
                 "the embedding is the head too, whose gradient is dense",

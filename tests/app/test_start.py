@@ -180,7 +180,8 @@ def test_what_runs_with_training_is_asked_by_cards() -> None:
     at = opened(view="together")
     at.button(key="together_grpo").click().run()
     alive(at)
-    assert shown_plan(at).together.kind == "grpo"
+    plan = shown_plan(at)
+    assert (plan.together.kind, plan.serve.memory_utilization) == ("grpo", 0.5)  # as the job does
     assert "together_grpo" not in keys(at)
     assert any("generates 64 rollouts on each of 8 engines in" in m.value for m in at.markdown)
 

@@ -237,8 +237,13 @@ def _searched(path: str) -> str:
 
 
 def _setting(path: str) -> Take:
-    """A choice sets this field."""
-    return lambda value: state.change({path: 0 if value is None else value})
+    """A choice sets this field; a box that is cleared, to what its placeholder says, if to any."""
+
+    def take(value: Any) -> None:
+        if value is not None or facts(path).zero:
+            state.change({path: 0 if value is None else value})
+
+    return take
 
 
 def _common(f: Field, take: Take | None = None, prefix: str = "") -> dict[str, Any]:
@@ -288,17 +293,7 @@ def _field(
     elif f.kind is float and f.high == 1 and not declared.zero:
         st.slider(min_value=0.0, max_value=1.0, step=0.01, **common)
     else:
-        of, step = (float, 0.1 if (f.high or 0) > 1 else 0.01) if f.kind is float else (int, 1)
-        if of is float:
-            common["format"] = "%g"  # 30 and 0.25: no digits that say nothing
-        st.number_input(
-            min_value=of(f.low or 0),
-            max_value=of(f.high or 0),
-            step=step,
-            value=None if declared.zero else "min",
-            placeholder=declared.zero,
-            **common,
-        )
+        _box(f, **common)
 
 
 LINE = 30  # letters of the words that have room beside each other
@@ -314,13 +309,29 @@ def _number_slider(path: str) -> None:
     f = field(path)
     with st.container(key=f"number_{path}", gap=None):
         _field(path)
-        st.number_input(
-            f"{f.title}, typed",
-            min_value=int(f.low or 0),
-            max_value=int(f.high or 0),
-            key=state.control(f"typed_{f.path}", state.drafted(path), _setting(path)),
-            label_visibility="collapsed",
-        )
+        key = state.control(f"typed_{f.path}", state.drafted(path), _setting(path))
+        _box(f, label=f"{f.title}, typed", key=key, label_visibility="collapsed")
+
+
+def number(path: str, prefix: str) -> None:
+    """A box of a number that the sidebar has too, told from it by `prefix`."""
+    _field(path, prefix=prefix)
+
+
+def _box(f: Field, **said: Any) -> None:
+    """A box for a number. One that is cleared, and whose 0 says nothing, shows again what it had: a
+    browser sends the least for an empty box that begins with a value."""
+    of, step = (float, 0.1 if (f.high or 0) > 1 else 0.01) if f.kind is float else (int, 1)
+    if of is float:
+        said["format"] = "%g"  # 30 and 0.25: no digits that say nothing
+    st.number_input(
+        min_value=of(f.low or 0),
+        max_value=of(f.high or 0),
+        step=step,
+        value=None,
+        placeholder=facts(f.path).zero,
+        **said,
+    )
 
 
 def _words_below(path: str) -> None:

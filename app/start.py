@@ -64,20 +64,10 @@ def ask() -> None:
             left, middle, right = st.columns([3, 1, 2])
         with left:
             sidebar.model_search("start_")
-        gpus, gpu = field("cluster.gpus"), field("cluster.gpu")
         with middle:
-            st.number_input(
-                gpus.label,
-                min_value=int(gpus.low or 1),
-                max_value=int(gpus.high or 1),
-                key=state.control(
-                    "start_gpus",
-                    state.drafted("cluster.gpus"),
-                    lambda n: state.change({"cluster.gpus": n}),
-                ),
-            )
+            sidebar.number("cluster.gpus", "start_")
         with right:
-            sidebar.gpu_search(gpu, "start_")
+            sidebar.gpu_search(field("cluster.gpu"), "start_")
 
 
 def goal() -> None:

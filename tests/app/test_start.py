@@ -22,7 +22,7 @@ def test_the_first_screen_asks_and_answers_and_a_link_goes_straight_to_its_plan(
     at = opened()
     alive(at)
     assert at.button_group(key="job").value == "Fine-tune"
-    assert at.number_input(key="start_gpus").value == 8
+    assert at.number_input(key="start_cluster_gpus").value == 8
     cards = drawn(at, "cards")["html"]
     assert all(f'value="{name}"' in cards for name in catalog.plan_entries())
     linked = opened({"mb": "2"})

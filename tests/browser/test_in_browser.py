@@ -25,7 +25,7 @@ from memcore.models import catalog
 from memcore.plan.keys import MEASURED
 from memcore.plan.link import decode, encode, encode_measured, encode_pin
 from memcore.plan.measured import Measured
-from memcore.plan.plan import Plan
+from memcore.plan.plan import Plan, get
 from memcore.search.levers import levers
 from memcore.search.solve import largest_concurrency
 from memcore.stream import loads, simulate
@@ -653,6 +653,31 @@ def test_dropping_a_config(open_app: Open) -> None:
     theirs = open_app(f"/?{urlsplit(page.url).query}", fresh=True)
     reading.agrees(theirs)
     assert evaluate(reading.addressed(theirs)).parameters == 1_235_814_400
+
+
+@pytest.mark.parametrize(
+    ("view", "box", "path"),
+    [
+        ("/", "typed_train-seq_len", "train.seq_len"),
+        ("/", "start_cluster_gpus", "cluster.gpus"),
+        ("/serve", "serve_concurrency", "serve.concurrency"),
+    ],
+)
+def test_a_number_that_is_cleared_stays_as_it_was(
+    open_app: Open, view: str, box: str, path: str
+) -> None:
+    page = open_app(view)
+    reading.agrees(page)
+    entry = page.locator(f".st-key-{box} input").first
+    before = entry.input_value()
+    with rig.a_run(page):
+        entry.fill("")
+        entry.press("Enter")
+    expect(entry).to_have_value(before)
+    assert reading.addressed(page) == Plan()
+    entry.fill("16")  # and is typed anew
+    entry.press("Enter")
+    rig.eventually(lambda: get(reading.addressed(page).document(), path) == 16, page=page)
 
 
 def test_dropping_a_config_anywhere_on_the_page(open_app: Open) -> None:

@@ -341,8 +341,9 @@ def _gpus(plan: Plan, now: Asked) -> None:
         first = "Cheapest" if found[0].cost_out is not None else "First"
         st.markdown(
             f"**{plain(said)}: {len(found)} of {tried} accelerators serve them.** "
-            f"{first}: {plain(tables.booking_text(found[0]))}. The others do not have the memory"
-            f"{', or miss the latency targets' if Targets.of(plan) != ANY else ''}."
+            f"{first}: {plain(tables.booking_text(found[0]))}. Of the others no node has the "
+            f"memory{', or they miss the latency targets' if Targets.of(plan) != ANY else ''}: "
+            "*Pipeline parallel, serving* spreads a replica over several."
         )
     else:
         st.markdown(f"**{plain(said)}: nothing with up to 64 ranks in one node serves them.**")

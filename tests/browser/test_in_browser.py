@@ -703,6 +703,15 @@ def test_dropping_a_memory_snapshot_leads_to_what_it_says(open_app: Open) -> Non
     page.wait_for_url(lambda url: "/time" in url)
     expect(page.get_by_text("held 32.0 MiB at its peak")).to_be_visible()
     assert reading.addressed(page).train.micro_batch == 2
+    message = (
+        "CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has a total capacity of 79.25 GiB of "
+        "which 1.00 GiB is free. Of the allocated memory 77.00 GiB is allocated by PyTorch, and "
+        "512.00 MiB is reserved by PyTorch but unallocated."
+    )
+    reading.drop(page, '[data-testid="stMain"] h5', "log.txt", message)
+    expect(page.get_by_text("at least 79.0 GiB are needed")).to_be_visible()
+    expect(page.get_by_text("so that the run was not as this plan")).to_be_visible()
+    assert reading.addressed(page).train.micro_batch == 2
     reading.drop(page, '[data-testid="stMain"] h5', "run.pickle", held[:-9])
     expect(page.locator('[data-testid="stAlert"]').first).to_contain_text("it is damaged")
 

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from memcore.errors import Issue
-from memcore.plan.plan import Plan, facts, field_of, field_paths, get, title_of, value_text
+from memcore.plan.plan import (
+    Plan,
+    change_texts,
+    facts,
+    field_of,
+    field_paths,
+    get,
+    title_of,
+    value_text,
+)
 from memcore.plan.rule import said
 from memcore.words.word import Word
 
@@ -78,8 +87,12 @@ def in_words(text: str) -> str:
     return PATH.sub(lambda found: f'"{named[found[0]]}"' if found[0] in named else found[0], text)
 
 
-# Words of these fields, as a reason has them: "deepspeed does not have it".
-_NAMED = ("train.framework", "train.precision", "train.adapter", "train.optimizer", "serve.engine")
+# Words of these fields, as a reason has them: "deepspeed does not have bf16-autocast". Of a word of
+# several of them the last says what it is called.
+_NAMED = (
+    *("train.kernels", "train.precision", "train.adapter", "train.optimizer", "serve.engine"),
+    "train.framework",
+)
 
 
 @functools.cache
@@ -90,12 +103,16 @@ def _labels() -> Mapping[str, str]:
 
 
 def said_of(issue: Issue) -> str:
-    """What is wrong and what settles it, with fields and words as the sidebar names them."""
-    settles = said(issue.remedies, issue.field) if issue.remedies else ""
+    """What is wrong, and what settles it or was done about it, with fields and words as the sidebar
+    names them."""
+    path = named[0] if (named := PATH.search(issue.field)) else issue.field
+    settles = said(issue.remedies, path) if issue.remedies else ""
     why, found, rest = issue.message.partition(settles) if settles else (issue.message, "", "")
     names = "|".join(sorted(map(re.escape, _labels()), key=len, reverse=True))
     why = re.sub(rf"(?<![\w./-])({names})(?![\w-])", lambda w: _labels()[w[0]], why)
-    return in_words(why + (said(issue.remedies, issue.field, value_text) if found else "") + rest)
+    if found and issue.mended:
+        return in_words(f"{why.rstrip('; ')}. Now {', '.join(change_texts(issue.mended, ':'))}")
+    return in_words(why + (said(issue.remedies, path, value_text) if found else "") + rest)
 
 
 @functools.cache

@@ -516,7 +516,7 @@ def _framework_rules(plan: Plan, _: Model | None) -> Iterator[Rule]:
         plan,
         "train.kernels",
         framework.kernels,
-        f"{t.framework} does not run them",
+        f"{t.framework} does not run {t.kernels}",
         *to("train.framework", *(PLAIN if framework.own else OWN)),
     )
     yield Rule(

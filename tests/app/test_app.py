@@ -343,7 +343,7 @@ def test_what_to_change_is_called_as_the_sidebar_calls_it() -> None:
     at = opened()
     at.select_slider(key="train_precision").set_value("mxfp8").run()
     alive(at)
-    assert '"Framework" to megatron' in said(at)
+    assert '"Framework" to Megatron-LM' in said(at)
     assert "train.framework" not in said(at)
 
 

@@ -10,6 +10,7 @@ from memcore.errors import PlanError
 from memcore.models import catalog
 from memcore.plan.field import GROUPS, HARDWARE, TOP
 from memcore.plan.keys import FIELDS
+from memcore.plan.link import decode
 from memcore.plan.plan import Plan, facts, get
 
 ON_A_PAGE = {"serve.target_ttft", "serve.target_tpot"}
@@ -74,7 +75,7 @@ def test_a_label_has_its_unit_where_the_title_does_not_say_it() -> None:
         ),
         (
             {"kernels": "megatron"},
-            "PyTorch FSDP2 does not run them",
+            "PyTorch FSDP2 does not run Megatron-LM",
             'set it to Hugging Face, Liger or torch.compile, or "Framework" to Megatron-LM',
         ),
     ],
@@ -85,3 +86,8 @@ def test_a_refusal_speaks_as_the_sidebar_does(
     with pytest.raises(PlanError) as refused:
         Plan.of({"train": train})
     assert f"{why}; {settles}" in [said_of(issue) for issue in refused.value.issues]
+
+
+def test_what_a_link_had_to_give_up_is_said_once() -> None:
+    _, (issue,) = decode({"v": "2", "fw": "megatron"})
+    assert said_of(issue) == "Megatron-LM does not run Hugging Face. Now Kernels: Megatron"

@@ -305,12 +305,4 @@ def _file(found: Sequence[Column]) -> None:
         rows = tables.tidy(found, links, f"{here}?{query_text(together())}")
         return tables.csv(rows, tables.context(None, ""))
 
-    st.download_button(
-        "Comparison (CSV)",
-        file,
-        "memplan-compare.csv",
-        "text/csv",
-        key="download_memplan-compare.csv",
-        on_click="ignore",
-        icon=":material/download:",
-    )
+    parts.save("Comparison (CSV)", file, "memplan-compare.csv", of_plan=False)

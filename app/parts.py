@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from mimetypes import guess_type
 from typing import Any, Literal
 
 import plotly.graph_objects as go
@@ -12,7 +13,7 @@ import streamlit as st
 from app import charts, grid, state, tables, why
 from app.controls import Take
 from app.fields import field as plan_field
-from app.fields import in_words, titles
+from app.fields import said_of, titles
 from app.text import plain as plain
 from app.text import title_of_plan
 from memcore.errors import Issue
@@ -34,7 +35,7 @@ def listed(issues: Iterable[Issue]) -> str:
 def _issue(issue: Issue) -> str:
     title = titles().get(issue.field)
     name = f"{title} ({issue.field})" if title else issue.field
-    said = plain(in_words(issue.message))
+    said = plain(said_of(issue))
     return f"**{plain(name)}**: {said}" if name else said
 
 
@@ -73,17 +74,31 @@ def title() -> str:
     return title_of_plan(state.plan())
 
 
-def download_svg(label: str, drawn: Callable[[], str], name: str) -> None:
-    """A button that draws a picture when it is pressed."""
+def save(
+    label: str,
+    made: Callable[[], str | bytes],
+    name: str,
+    key: str = "",
+    icon: str = "download",
+    help: str | None = None,
+    of_plan: bool = True,
+) -> None:
+    """A button that makes a file when it is pressed, called after the plan where it is of one."""
     st.download_button(
         label,
-        drawn,
-        named(name),
-        "image/svg+xml",
-        key=f"download_{name}",
+        made,
+        named(name) if of_plan else name,
+        guess_type(name)[0],
+        key=key or f"download_{name}",
         on_click="ignore",
-        icon=":material/image:",
+        icon=f":material/{icon}:",
+        help=help,
     )
+
+
+def download_svg(label: str, drawn: Callable[[], str], name: str) -> None:
+    """A button that draws a picture when it is pressed."""
+    save(label, drawn, name, icon="image")
 
 
 def named(file: str) -> str:
@@ -327,15 +342,9 @@ def download(
     Memplan."""
     plan, address = state.plan() if of_plan else None, addressing(st.context.url or "")
     beside = state.calibrated() if of_plan else None
-    st.download_button(
-        label,
-        lambda: tables.csv(
-            rows() if callable(rows) else rows,
-            tables.context(plan, address() if plan else "", beside),
-        ),
-        named(name) if of_plan else name,
-        "text/csv",
-        key=f"download_{name}",
-        on_click="ignore",
-        icon=":material/download:",
-    )
+
+    def made() -> bytes:
+        context = tables.context(plan, address() if plan else "", beside)
+        return tables.csv(rows() if callable(rows) else rows, context)
+
+    save(label, made, name, of_plan=of_plan)

@@ -112,6 +112,7 @@ def _choices(now: Options, look: Callable[[str], None]) -> None:
             "GPUs at most",
             min_value=1,
             max_value=1_000_000,
+            value=None,  # cleared, it shows again what it had
             key=state.control("search_gpus", now.gpus, take("gpus")),
             width=150,
         )

@@ -20,14 +20,7 @@ def furthest() -> None:
         rows,
         key="limits",
         alt="The longest sequence, the most sequences, the fewest GPUs",
-        columns=(
-            "question",
-            "answer",
-            "limited by",
-            "first token",
-            "per token",
-            "tensor parallel",
-        ),
+        columns=("question", "answer", "first token", "per token", "tensor parallel"),
         use=lambda row: state.replace(answers[row].plan),
         usable=others,
     )

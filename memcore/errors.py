@@ -18,11 +18,13 @@ PATH_SHOWN = 200  # characters of a file's path
 @dataclass(frozen=True, slots=True)
 class Issue:
     """One problem: `field` is the dotted path in the Plan, `message` says what to change, and
-    `remedies` are such changes: fields with the values that they are set to, the best first."""
+    `remedies` are such changes: fields with the values that they are set to, the best first.
+    `mended`: that of them which was made already."""
 
     field: str
     message: str
     remedies: tuple[Mapping[str, Any], ...] = dataclasses.field(default=(), compare=False)
+    mended: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}" if self.field else self.message

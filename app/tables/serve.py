@@ -107,7 +107,7 @@ def limits(found: Sequence[Answer], plan: Plan, replicas: int) -> Rows:
 
     def answer(a: Answer) -> str:
         if not a.value:
-            return "not possible"
+            return "none, with TP within a node" if a.question in ("gpus", "users") else "none"
         said = titles[a.question][1].format(a.value)
         said = said.removesuffix("s") if a.value == 1 else said
         if a.question == "concurrency" and replicas > 1:
@@ -117,8 +117,7 @@ def limits(found: Sequence[Answer], plan: Plan, replicas: int) -> Rows:
     return [
         {
             "question": titles[a.question][0],
-            "answer": answer(a),
-            "limited by": LIMITS.get(a.limit, ""),
+            "answer": answer(a) + (f", limited by {LIMITS[a.limit]}" if a.limit else ""),
             "first token": felt(a.served.ttft_seconds if a.value else None),
             "per token": felt(a.served.tpot_seconds if a.value else None),
             "tensor parallel": a.plan.serving_tp,

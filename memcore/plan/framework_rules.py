@@ -59,12 +59,12 @@ def framework_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
     if (t.framework, t.precision) not in COPIES:
         known = sorted((w for f, w in COPIES if f == t.framework), key=lambda w: w != USUAL)
         others = [f for f, word in COPIES if word == t.precision]
-        why = f"{t.framework} does not have it"
+        why = f"{t.framework} does not have {t.precision}"
         yield broken(
             "train.precision", why, *to("train.precision", *known), *to("train.framework", *others)
         )
     elsewhere = to("train.framework", *(PLAIN if framework.own else OWN))
-    why = f"{t.framework} does not run them"
+    why = f"{t.framework} does not run {t.kernels}"
     yield from only(plan, "train.kernels", framework.kernels, why, *elsewhere)
     if framework.to_end and t.early_stop == "on":
         why = "Megatron runs a checkpointed layer again to its end"

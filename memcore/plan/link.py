@@ -19,6 +19,7 @@ import json
 import re
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -451,7 +452,7 @@ def _no_constant(name: str) -> Any:
 def _in_link(issue: Issue) -> Issue:
     """The issue under both names of its field: the link's key and the plan's path."""
     if issue.field in KEYS:
-        return Issue(f"{issue.field} ({KEYS[issue.field].path})", issue.message)
+        return replace(issue, field=f"{issue.field} ({KEYS[issue.field].path})")
     if issue.field in FIELDS:
-        return Issue(f"{FIELDS[issue.field]} ({issue.field})", issue.message)
+        return replace(issue, field=f"{FIELDS[issue.field]} ({issue.field})")
     return issue

@@ -321,9 +321,10 @@ def embedding_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     if t.embedding_gradient == DENSE:
         return
     dense = to(field, DENSE)
-    if not FRAMEWORKS[t.framework].rows or plan.cluster.gpus > 1:
-        why = "planned with pytorch on one GPU"
-        yield broken(field, why, *dense, {"train.framework": ROWS[0], "cluster.gpus": 1})
+    if plan.cluster.gpus > 1:  # that somebody wants rows is no reason to take their GPUs away
+        yield broken(field, "planned with pytorch on one GPU", *dense)
+    if not FRAMEWORKS[t.framework].rows:
+        yield broken(field, "planned with pytorch", *dense, {"train.framework": ROWS[0]})
     if model is not None and model.traits.tied_embeddings:
         yield broken(field, "the embedding is the head too, whose gradient is dense", *dense)
     if not _decodes(model):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
-from memcore.errors import PlanError, did_you_mean, refusal, shown
+from memcore.errors import PlanError, did_you_mean, refusal, shown, shown_path
 from memcore.kept import kept
 from memcore.models import catalog
 from memcore.models.config import check_depth
@@ -14,7 +16,7 @@ from memcore.models.counts import parameters
 from memcore.models.families import from_config
 from memcore.models.model import Model
 from memcore.models.standard import standard_config
-from memcore.units import bytes_text
+from memcore.units import bytes_text, count_text
 
 
 def trimmed(model: dict[str, Any]) -> dict[str, Any]:
@@ -71,6 +73,18 @@ def draft_from(text: str) -> Model:
     return found
 
 
+NAMED = "_name_or_path"  # where transformers writes in a config.json what it was loaded from
+LONGEST_NAME = 40  # characters of such a name that a title repeats
+
+
 @kept
 def _from_json(text: str) -> Model:
-    return from_config(json.loads(text))
+    """A model of somebody's own, called as its file has it, or else by its size."""
+    config = json.loads(text)
+    model, named = from_config(config), config.get(NAMED)
+    if model.draft:
+        return model
+    name = shown_path(PurePosixPath(named).name[:LONGEST_NAME]) if isinstance(named, str) else ""
+    if not name.strip(" ."):
+        name = f"{count_text(parameters(model))} {config.get('model_type') or model.family}"
+    return replace(model, label=f"Your {name}")

@@ -6,7 +6,7 @@ What settles it is data: the sentence that people read is printed from it, and w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -40,8 +40,12 @@ def only(plan: Any, field: str, words: Iterable[Any], why: str, *others: Remedy)
         yield broken(field, why, *to(field, *words), *others)
 
 
-def said(remedies: Iterable[Remedy], field: str) -> str:
-    """Remedies as people read them: 'set it to none, or train.kernels to hf or liger'."""
+def said(
+    remedies: Iterable[Remedy], field: str, text: Callable[[str, Any], str] | None = None
+) -> str:
+    """Remedies as people read them: 'set it to none, or train.kernels to hf or liger'. `text`: a
+    value of a field as it is written; as a file of a plan has it where that is left out."""
+    text = text or (lambda path, value: _text(value))
     alone: dict[str, list[Any]] = {}
     ways: list[tuple[str, Any] | str] = []
     for remedy in remedies:
@@ -51,25 +55,25 @@ def said(remedies: Iterable[Remedy], field: str) -> str:
                 ways.append((path, alone.setdefault(path, [])))
             alone[path].append(value)
         else:
-            ways.append(_together(remedy, field))
-    texts = [w if isinstance(w, str) else _set(w[0], w[1], field) for w in ways]
+            ways.append(_together(remedy, field, text))
+    texts = [w if isinstance(w, str) else _set(w[0], w[1], field, text) for w in ways]
     return f"set {', or '.join(texts)}"
 
 
-def _set(path: str, values: list[Any], field: str) -> str:
+def _set(path: str, values: list[Any], field: str, text: Callable[[str, Any], str]) -> str:
     name = "it" if path == field else path
-    return f"{name} to {_listed([_text(v) for v in values], 'or')}"
+    return f"{name} to {_listed([text(path, v) for v in values], 'or')}"
 
 
-def _together(remedy: Remedy, field: str) -> str:
+def _together(remedy: Remedy, field: str, text: Callable[[str, Any], str]) -> str:
     """Several fields at once; those of one section that are set to one value are named together."""
     sections = {path.partition(".")[0] for path in remedy}
-    values = {_text(value) for value in remedy.values()}
+    values = {text(path, value) for path, value in remedy.items()}
     if len(sections) == len(values) == 1:
         section, value = sections.pop(), values.pop()
         names = [path.partition(".")[2] for path in remedy]
         return f"{section}.{_listed(names, 'and')} to {value}"
-    return " and ".join(_set(path, [value], field) for path, value in remedy.items())
+    return " and ".join(_set(path, [value], field, text) for path, value in remedy.items())
 
 
 def _listed(texts: list[str], last: str) -> str:

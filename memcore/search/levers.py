@@ -541,6 +541,19 @@ def _stages_of_zero(plan: Plan) -> Iterable[Way]:
             yield Way(SAME, [{"train.zero": stage}])
 
 
+def _shared_adapters(plan: Plan) -> Iterable[Way]:
+    """Adapters on a model that every GPU has whole, with the model shared out: by DeepSpeed, as the
+    guides of PEFT have it, which keeps the adapters' states in fp32, or else by FSDP2."""
+    t = plan.train
+    if t.adapter == "none" or t.framework in SHARDED or plan.dp * plan.parallel.cp == 1:
+        return
+    of = "bf16" if "bf16" in t.precision else "fp16"
+    shared = {"train.zero": 3, "train.framework": "deepspeed", "train.precision": f"{of}-mixed"}
+    yield Way(SAME if t.precision in PURE else ROUNDED, [shared])
+    pure = {"train.precision": f"{of}-pure", "train.adapter_dtype": "base"}
+    yield Way(ROUNDED, [{"train.framework": "fsdp2", "train.zero": 3} | pure])
+
+
 def _layers_checkpointed(plan: Plan) -> Iterable[Way]:
     """Only every n-th layer, where that is enough; or fewer of them than now."""
     t = plan.train
@@ -672,6 +685,7 @@ _ORDER: tuple[Try | str, ...] = (
     _smaller_batches,
     "parallel.shard_group",
     _stages_of_zero,
+    _shared_adapters,
     "train.checkpointing",
     _layers_checkpointed,
     _optimizers,

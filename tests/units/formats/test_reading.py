@@ -438,7 +438,7 @@ services:
     "fsdp.yaml": (
         SFT + "fsdp: full_shard auto_wrap\nfsdp_config:\n  backward_prefetch: backward_pre\n",
         {"train.framework": "fsdp2", "train.zero": 3, "train.precision": "bf16-mixed"},
-        "fsdp_version",
+        "fsdp_backward_prefetch",
     ),
     "grpo.yaml": (
         SFT + "num_generations: 8\nmax_completion_length: 1024\nuse_vllm: true\n",
@@ -736,12 +736,12 @@ def test_a_launcher_says_how_many(command: str) -> None:
 
 
 def test_what_is_not_said_is_told() -> None:
-    found = read(("sft.yaml", SFT))
+    found = read(("sft.yaml", SFT + "of_nobody: 1\n"))
     assumed = {issue.field: issue.message for issue in found.assumed}
     assert "no file says which" in assumed["cluster.gpu"]
     assert "no file says how many" in assumed["cluster.gpus"]
     assert "llama-3-8b" in assumed["model"]
-    assert "learning_rate" in found.unread
+    assert found.unread == ("of_nobody",)
     alone = {issue.field for issue in read(("zero3.json", ZERO_3), model="gpt2", gpus=8).assumed}
     assert {f"train.{name}" for name in ("precision", "optimizer", "attention")} <= alone
     load = {issue.field for issue in read(("vllm.yaml", ONE["vllm.yaml"][0])).assumed}

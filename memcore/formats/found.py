@@ -325,7 +325,8 @@ class Draft:
         for key in keys.rest():
             name = next((name for name in why if _is(key, name)), "")
             if not name:
-                if not any(_is(key.removeprefix("no_"), each) for each in harmless):
+                either = (key, key.removeprefix("no_"))
+                if not any(_is(one, each) for each in harmless for one in either):
                     self.unread.append(keys.written(key))
             elif str(keys.one(key)).lower() not in usual[name]:
                 told.setdefault(name, []).append(keys.written(key))

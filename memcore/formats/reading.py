@@ -432,8 +432,12 @@ def _nothing(command: Sequence[str], draft: Draft) -> None:
 
 
 def _trainer(command: Sequence[str], draft: Draft) -> None:
+    # before it stand a launcher's own options
     starts = [at for at, word in enumerate(command) if word.endswith(".py")]
-    own = command[starts[0] :] if starts else command  # before it stand a launcher's own options
+    modules = [
+        at for at, word in enumerate(command) if at and command[at - 1] in ("-m", "--module")
+    ]
+    own = command[starts[0] if starts else max(modules, default=0) :]
     words, given = options(own)
     trainer.read(given, draft, underscored, words)
 

@@ -351,7 +351,11 @@ def of_presets(content: str, draft: Draft) -> None:
 def _served(command: Sequence[str]) -> str:
     """The word after 'serve': `vllm serve MODEL`, `trtllm-serve serve MODEL`."""
     starts = ("serve", "trtllm-serve", "api_server")
-    after = [b for a, b in pairwise(command) if a in starts and not b.startswith("-")]
+    after = [
+        b
+        for a, b in pairwise(command)
+        if (a in starts or "vllm-openai" in a) and not b.startswith("-")
+    ]
     return next((word for word in after if word not in starts), "")
 
 
@@ -464,6 +468,10 @@ def _llama(keys: Keys, draft: Draft) -> None:
     gpu_layers = draft.count(keys, *placed)
     if 0 < gpu_layers < ALL_LAYERS:
         draft.put("serve.gpu_layers", gpu_layers, "--gpu-layers", gpu_layers)
+    elif keys.one(*placed) is None:
+        draft.leave(
+            "--gpu-layers", "not said: all are on the GPU; it puts fewer where they do not fit"
+        )
     elif str(keys.one(*placed)) == "0":
         draft.leave(
             "--gpu-layers", "0: a model on the CPU alone is not planned; all are on the GPU"
@@ -472,7 +480,9 @@ def _llama(keys: Keys, draft: Draft) -> None:
         draft.later.append(_all_experts)
     if keys.on("nkvo", "no_kv_offload"):
         draft.put("serve.offload_kv", "cpu", "--no-kv-offload", True)
-    model = keys.take("md", "model_draft", "spec_draft_model", "hfd", "hf_repo_draft")
+    model = keys.take(
+        *("md", "model_draft", "spec_draft_model", "hfd", "hfrd", "hf_repo_draft", "spec_draft_hf")
+    )
     tokens = keys.take("draft", "draft_max", "draft_n", "spec_draft_n_max")
     if model is not None:
         _drafts(draft, "", model, tokens)
@@ -535,11 +545,13 @@ CONFIG = "changes to the model's config; give the config.json as it is then"
 NOT_PLANNED = {
     "adapters of a server are not planned": (
         "enable_lora lora_paths lora_modules default_mm_loras max_lora_rank=16 max_loras=1 "
-        "max_loras_per_batch=8 max_cpu_loras fully_sharded_loras lora_target_modules"
+        "max_loras_per_batch=8 max_cpu_loras fully_sharded_loras lora_target_modules "
+        "lora_config peft_cache_config"
     ),
     CONFIG: "hf_overrides json_model_override_args rope_scaling rope_theta model_kwargs",
     "a cache that moves elsewhere is not planned": (
-        "kv_transfer_config enable_lmcache enable_flexkv"
+        "kv_transfer_config enable_lmcache enable_flexkv cache_transceiver_config "
+        "kv_connector_config use_uvm"
     ),
     "the cache takes what is left here": (
         "kv_cache_memory_bytes num_gpu_blocks_override max_total_tokens max_tokens watermark=0 "
@@ -590,11 +602,12 @@ NOT_PLANNED = {
     "has no word in a plan; give the model's config.json": (
         "torchao_config quantization_config quantization_param_path modelopt_quant "
         "quantize_and_serve rl_quant_profile kv_cache_dtype_skip_layers quant_config "
-        "speculative_draft_model_quantization"
+        "speculative_draft_model_quantization force_dynamic_quantization"
     ),
     "both caches take what their layers need here": "swa_full_tokens_ratio=0.8",
     "windows keep only what they see here": (
-        "max_attention_window disable_sliding_window disable_hybrid_kv_cache_manager "
+        "max_attention_window sink_token_length disable_sliding_window "
+        "disable_hybrid_kv_cache_manager "
         "disable_hybrid_swa_memory"
     ),
     "states take what their layers need here": (
@@ -636,13 +649,18 @@ NOT_PLANNED = {
         "schedule_conservativeness=1.0 max_num_active_seqs prefill_max_requests "
         "pp_max_micro_batch_size pp_async_batch_depth=0 scheduler_config "
         "long_prefill_token_threshold=0 max_long_partial_prefills=1 max_num_partial_prefills=1 "
-        "prefill_schedule_interval enable_prefill_delayer num_continuous_decode_steps=1"
+        "batch_wait_* prefill_schedule_interval enable_prefill_delayer "
+        "num_continuous_decode_steps=1"
     ),
     "the host works while the GPU does, as it is by default": (
         "no_async_scheduling disable_overlap_schedule disable_overlap_scheduler"
     ),
-    "dense layers are cut as the others are": "moe_dense_tp_size enable_dp_lm_head moe_dp_size=1",
+    "dense layers are cut as the others are": "moe_dense_tp_size enable_dp_lm_head moe_dp_size=1 "
+    "moe_tensor_parallel_size moe_cluster_parallel_size enable_lm_head_tp_in_adp",
     "logits have the dtype of the arithmetic here": "enable_fp32_lm_head use_fp64_gumbel",
+    "logits that are kept are not planned": (
+        "gather_generation_logits gather_context_logits gather_all_token_logits"
+    ),
     "sparse attention of the engine is not planned": "sparse_attention_config",
     "images kept in host memory are not planned": "mm_processor_cache_gb",
     "a tower of images that is not loaded is planned with the model": (
@@ -734,25 +752,39 @@ SERVERS: tuple[Server, ...] = (
         ),
         _llama,
         {
-            "an image encoder beside the model is not planned": "mmproj",
-            "tensors placed by a pattern are not planned": "ot override_tensor",
+            "an image encoder beside the model is not planned": (
+                "mmproj mm mmproj_url mmu no_mmproj_offload image_max_tokens mtmd_batch_max_tokens"
+            ),
+            "tensors placed by a pattern are not planned": "ot override_tensor ncffn n_cpu_ffn",
             "GPUs of different sizes are not planned": "ts tensor_split",
             "windows keep only what they see here": "swa_full",
             "prompts kept in host memory are not planned": "cram cache_ram",
             "adapters of a server are not planned": "lora*",
             "layers are shared out whole here: set serve.tp for rows": "sm split_mode",
             "what it moves to the host by itself is not planned: set serve.gpu_layers": "fit*",
-            "each slot has its own part of the context here": "kvu kv_unified",
+            "each slot has its own part of the context here": "kvu kv_unified kv_unified_per_slot",
             "GPUs of other machines are not planned": "rpc",
             "states kept in host memory are not planned": (
                 "ctxcp ctx_checkpoints swa_checkpoints cpent checkpoint_every_nt"
             ),
             "a draft model's cache is as the model's here": (
-                "ctkd ctvd cd cache_type_k_draft cache_type_v_draft ctx_size_draft"
+                "ctkd ctvd cd cache_type_k_draft cache_type_v_draft ctx_size_draft "
+                "spec_draft_type_k spec_draft_type_v"
             ),
             "control vectors are not planned": "control_vector*",
+            CONFIG: "override_kv",
+            "a server of embeddings or of scores is planned as one that generates": (
+                "embedding embeddings rerank reranking pooling"
+            ),
+            "kernels of ik_llama.cpp are planned as llama.cpp's": (
+                "fmoe fused_moe mla mla_use amb rtr run_time_repack ser ger smgs"
+            ),
             "what the CPU computes is not read": "no_op_offload",
-            "a draft model stands on the GPU here": "spec_draft_ngl ngld gpu_layers_draft",
+            "a draft model stands on the GPU here": (
+                "spec_draft_ngl ngld gpu_layers_draft n_gpu_layers_draft *cpu_moe_draft cmoed "
+                "ncmoed spec_draft_cpu_moe spec_draft_n*cpu_moe spec_draft_ncmoe otd devd "
+                "*override_tensor_draft spec_draft_override_tensor device_draft spec_draft_device"
+            ),
         },
     ),
 )

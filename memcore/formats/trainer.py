@@ -156,7 +156,7 @@ HALVES = {
 CHANGED = "changes to the model's config; give the config.json as it is then"
 SPREAD = "layers that are spread over GPUs, or the host, are not planned: a GPU holds all"
 TOWER = "a tower of images is not planned with these keys: the language model is"
-HARMLESS = ("transformers", "trl", "peft", "axolotl", "llamafactory", "ms-swift")
+HARMLESS = (*("transformers", "trl", "peft", "axolotl", "llamafactory", "ms-swift", "launchers"),)
 # Keys that move memory or time, and that no plan says.
 LEFT = {
     "GaLore's projections are not planned": "use_galore",
@@ -376,7 +376,26 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     for name in inner:
         if isinstance(values.get(name), Mapping):
             found |= values[name]
-    return found | {k: v for k, v in values.items() if not (k in inner and isinstance(v, Mapping))}
+    found |= {k: v for k, v in values.items() if not (k in inner and isinstance(v, Mapping))}
+    return found if len(OF_A_STEP & found.keys()) > 1 else _deep(values, found)
+
+
+OF_A_STEP = MARKS - {*MODEL, "micro_batch_size"}  # which say that a file is of a training
+
+
+def _deep(values: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The same with the keys of all sections, if they say then that it is of a training."""
+    more: dict[str, Any] = {}
+    level: list[Mapping[str, Any]] = [values]
+    for _ in range(MAX_DEPTH):
+        inner = [(name, value) for each in level for name, value in each.items()]
+        more |= {name: value for name, value in inner if name not in more}
+        level = [value for _, value in inner if isinstance(value, Mapping)]
+    plain = {name: value for name, value in more.items() if not isinstance(value, Mapping)}
+    return plain if len(OF_A_STEP & plain.keys()) > 1 else found
+
+
+MAX_DEPTH = 5
 
 
 def _document(value: Any) -> Any:

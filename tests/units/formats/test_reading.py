@@ -1105,7 +1105,7 @@ def test_a_name_says_how_weights_are_stored() -> None:
 
 
 def test_a_type_that_is_not_planned_is_read_as_the_nearest_and_said() -> None:
-    found = read(("run.sh", "llama-server -m /m/Llama-3.1-8B-Q5_K_S.gguf -c 8192"))
+    found = read(("run.sh", "llama-server -m /m/Llama-3.1-8B-Q5_K_S.gguf -c 8192 -ngl 99"))
     assert found.plan.serve.weight_dtype == "q5_k_m"
     assert [(i.field, "q5_k_m is the nearest" in i.message) for i in found.left] == [
         ("Q5_K_S", True)

@@ -130,7 +130,7 @@ class Found:
     changed   what was changed, since what the files say together is no plan
     left      keys that move memory or time, and that no plan says, with why
     wants     files that these name; given beside them they are read too
-    unread    all other keys
+    unread    keys that are no known argument of the program's
     failures  what programs said when memory ran out: at least so much the job needs
     """
 
@@ -335,7 +335,7 @@ def _reader(text: Text) -> Reader:
         ("ms-swift", swift.starts, swift.launched),
         ("slime", slime.starts, slime.launched),
         ("Megatron", megatron.recognise, megatron.read),
-        ("Trainer", _trains, _trainer),
+        ("Trainer", trainer.starts, _trainer),
     ):
         whole = next((c for c in found if recognised(c)), None)
         more = {c for c in found if whole and recognised(c) and c[0][:1] != "-" and adds(c, whole)}
@@ -432,13 +432,13 @@ def _nothing(command: Sequence[str], draft: Draft) -> None:
     pass
 
 
-def _trains(command: Sequence[str]) -> bool:
-    return trainer.recognise(options(command)[1])
-
-
 def _trainer(command: Sequence[str], draft: Draft) -> None:
+    # before it stand a launcher's own options
     starts = [at for at, word in enumerate(command) if word.endswith(".py")]
-    own = command[starts[0] :] if starts else command  # before it stand a launcher's own options
+    modules = [
+        at for at, word in enumerate(command) if at and command[at - 1] in ("-m", "--module")
+    ]
+    own = command[starts[0] if starts else max(modules, default=0) :]
     words, given = options(own)
     trainer.read(given, draft, underscored, words)
 

@@ -25,7 +25,7 @@ def draw(report: Report, about: str, drawn: bar.Bar | None) -> None:
     box = st.popover("Share", icon=":material/share:", key="share", on_change="rerun")
     if not box.open:
         return
-    plan, beside = state.plan(), state.calibrated()
+    plan, beside, server = state.plan(), state.calibrated(), state.beside_server()
     with box:
         st.markdown("**Copy link**: what you see, with all that is pinned.")
         st.code(parts.addressing(st.context.url or "")(), language=None)
@@ -37,7 +37,14 @@ def draw(report: Report, about: str, drawn: bar.Bar | None) -> None:
         st.download_button(
             "Report on one page (HTML)",
             lambda: one_page.page(
-                plan, report, levers() if report.memory else (), link(), beside, about, others()
+                plan,
+                report,
+                levers() if report.memory else (),
+                link(),
+                beside,
+                about,
+                others(),
+                server,
             ),
             parts.named("memplan-report.html"),
             "text/html",

@@ -103,6 +103,14 @@ def bench_in(content: str) -> Bench | None:
     return None
 
 
+def is_bench(content: str) -> bool:
+    """Whether a text says of a server how quick it was."""
+    try:
+        return bench_in(content) is not None
+    except PlanError:  # several times
+        return True
+
+
 def bench_of(data: bytes) -> Bench:
     """The same of a file. Raises PlanError where it is none."""
     if len(data) > MOST_BYTES:

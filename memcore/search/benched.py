@@ -10,7 +10,7 @@ finds it), and docs/accuracy.md how much nearer it comes.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,11 @@ from memcore.errors import Issue, PlanError, refusal
 from memcore.evaluate import evaluate
 from memcore.kept import kept
 from memcore.plan.benched import Benched
-from memcore.plan.plan import Plan, get, title_of, value_text
+from memcore.plan.plan import Plan, get, value_text
 from memcore.report import Report, Serve
 from memcore.search.calibration import shared
 from memcore.units import seconds_text
+from memcore.words.engines import ENGINES, SGLANG, TENSORRT_LLM, VLLM
 
 if TYPE_CHECKING:
     from memcore.search.search import Found, Point
@@ -42,6 +43,8 @@ SAID = {
     MODEL: "one engine and GPU, with another model",
 }
 WHAT = {FIRST: "The first token", TOKEN: "A token"}
+FELT = {FIRST: "to the first token", TOKEN: "a token"}
+COMPARED = (VLLM, SGLANG, TENSORRT_LLM)
 TWICE = 2  # requests at once, up to which loads are near
 CLOSED = "closed"  # arrivals of a loop in which one request that ends makes another come
 LENGTH = tuple(
@@ -119,12 +122,15 @@ class Common:
     share       of what one is off (as a logarithm) that the other is off too; 0 where moving it by
                 as much as it seems to have in common brought none nearer
     low, high   measured over calibrated seconds, which 8 of 10 of them lie between
+    predicted, calibrated   how far off half of them are at most, and 8 of 10 of them
     """
 
     points: int
     share: float
     low: float
     high: float
+    predicted: Sequence[float]
+    calibrated: Sequence[float]
 
 
 @kept
@@ -133,9 +139,14 @@ def _table() -> Mapping[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
+def common(felt: str, at: str) -> Common:
+    """Of time per token or first token, at a distance of SAID."""
+    return Common(**_table()[felt][at])
+
+
 def in_common(felt: str, at: str) -> Common | None:
-    """Of time per token or first token, at a distance; None where nothing was compared."""
-    return Common(**found) if (found := _table()[felt].get(at)) else None
+    """The same; None at a distance at which nothing was compared."""
+    return common(felt, at) if at in SAID else None
 
 
 def far(felt: str) -> tuple[float, float]:
@@ -218,11 +229,11 @@ class BesideServer:
             else:
                 made = f"{by.rate:,.0f} tokens/s, {1 / moved.off:.2f} times the prediction"
                 one = f"The measured server made {made}, which is read as its time per token"
-            if common := in_common(name, self.at):
+            if of := in_common(name, self.at):
                 one += (
                     f"; here it is taken to be {moved.factor:.2f} times, since measured points of "
-                    f"{SAID[self.at]}, have {common.share:.0%} of what they are off (as a "
-                    f"logarithm) in common ({common.points:,} points)"
+                    f"{SAID[self.at]}, have {of.share:.0%} of what they are off (as a "
+                    f"logarithm) in common ({of.points:,} points)"
                 )
             low, high = far(name)
             if not low <= moved.off <= high:
@@ -233,6 +244,8 @@ class BesideServer:
             said.append(f"{one}.")
         if self.at != OWN:
             said.append("Both are taken to run the same version of the engine.")
+            if by.plan.engine not in COMPARED:
+                said.append(f"None of these points is of {ENGINES[by.plan.engine].label}.")
         if unmoved := self.unmoved:
             said.append(unmoved)
         return " ".join(said)
@@ -311,12 +324,12 @@ def _moved(felt: str, at: str, off: float | None, seconds: float) -> Moved | Non
     if at == OWN:
         took = seconds * off
         return Moved(off, off, seconds, took, (took, took))
-    common = in_common(felt, at)
-    if common is None or not common.share:
+    of = in_common(felt, at)
+    if of is None or not of.share:
         return None
-    factor = shared(off, common.share, far(felt))
+    factor = shared(off, of.share, far(felt))
     took = seconds * factor
-    return Moved(off, factor, seconds, took, (took * common.low, took * common.high))
+    return Moved(off, factor, seconds, took, (took * of.low, took * of.high))
 
 
 def refused(plan: Plan, by: Benched) -> list[Issue]:
@@ -368,11 +381,6 @@ def _text(plan: Plan, field: str) -> str:
         "serve.pp": f"{plan.serving_pp:,}", "serve.weight_dtype": plan.weights.label,
     }  # fmt: skip
     return own[field] if field in own else value_text(field, get(plan, field))
-
-
-def differing(plan: Plan, by: Benched) -> str:
-    """The fields in which a measured server differs from a plan's, for people."""
-    return ", ".join(title_of(issue.field) for issue in refused(plan, by))
 
 
 def found_beside(found: Found, by: Benched) -> Found:

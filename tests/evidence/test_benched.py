@@ -86,6 +86,10 @@ def test_plans_take_what_all_points_have_in_common(felt: str) -> None:
         assert common.share == pytest.approx(evidence.share(felt, at) * used, abs=0.006)
         if used:
             assert (common.low, common.high) == pytest.approx(evidence.interval(felt, at), abs=6e-4)
+        for said, off in zip(
+            (common.predicted, common.calibrated), evidence.errors(felt, at), strict=True
+        ):
+            assert said == pytest.approx([within(off, share) for share in (0.5, 0.8)], abs=6e-4)
 
 
 def test_no_point_calibrates_itself() -> None:

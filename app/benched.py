@@ -23,6 +23,12 @@ def section() -> None:
     parts.folded(TITLE, _content, unfolded=bool(state.benched() or state.bench_issues()))
 
 
+def as_predicted(what: str) -> None:
+    """That something is as predicted, where a measured server might be taken to move it."""
+    if state.benched_moves():
+        parts.small(f"**{what} as predicted**, and not as your benchmark has them.")
+
+
 def held(text: str) -> None:
     """What is done with what a benchmark printed, as somebody drops or pastes it: the page leads to
     what it says."""

@@ -13,7 +13,7 @@ def furthest() -> None:
     """The longest sequence, the most sequences and the fewest GPUs."""
     answers, plan, serve = state.answers(), state.plan(), state.report().serve
     others = [bool(answer.value) and answer.plan != plan for answer in answers]
-    by = state.benched()
+    by = state.benched_moves()
     beside = [state.beside_server(a.plan) if a.value else None for a in answers] if by else []
     rows = tables.limits(answers, plan, serve.replicas if serve else 1, beside)
     if serving_limit(plan, Targets.of(plan)):
@@ -28,7 +28,7 @@ def furthest() -> None:
             "limited by",
             "first token",
             "per token",
-            *(tables.BESIDE if by else ()),
+            *(tables.BESIDE.values() if by else ()),
             "tensor parallel",
         ),
         use=lambda row: state.replace(answers[row].plan),

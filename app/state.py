@@ -55,7 +55,6 @@ from memcore.plan.repair import followed, repair
 from memcore.report import Report
 from memcore.search.benched import BesideServer
 from memcore.search.benched import beside as server_beside
-from memcore.search.benched import refused as server_refused
 from memcore.search.calibration import Calibrated, refused
 from memcore.search.calibration import calibrated as calibrate
 from memcore.search.levers import Lever, differences
@@ -367,23 +366,35 @@ def benched() -> Benched | None:
     return session().benched
 
 
+def benched_moves() -> Benched | None:
+    """The same, where something is predicted of it, so that it can move others."""
+    by = session().benched
+    serve = report_of(by.plan).serve if by else None
+    return by if serve and serve.tpot_seconds else None
+
+
 def beside_server(of: Plan | None = None) -> BesideServer | None:
     """The server of the plan on the page, or of another, beside the measured one; None without one,
     or where it says nothing of the plan's."""
-    by, now = session().benched, of or plan()
-    if by is None or refused_server(now):
+    found = _beside_server(of or plan())
+    return found if isinstance(found, BesideServer) else None
+
+
+def refused_server() -> Sequence[Issue]:
+    """Why the measured server says nothing of that of the plan on the page."""
+    found = _beside_server(plan())
+    return () if found is None or isinstance(found, BesideServer) else found
+
+
+def _beside_server(now: Plan) -> BesideServer | Sequence[Issue] | None:
+    """A plan's server beside the measured one, or why it is not; None without one."""
+    if (by := session().benched) is None:
         return None
-    then = (report() if by.plan == plan() else report_of(by.plan)).serve
+    here, then = (report() if of == plan() else report_of(of) for of in (now, by.plan))
     try:
-        return server_beside(now, by, (report() if now == plan() else report_of(now)).serve, then)
-    except PlanError:
-        return None
-
-
-def refused_server(of: Plan | None = None) -> list[Issue]:
-    """Why the measured server says nothing of that of the plan on the page, or of another."""
-    by = session().benched
-    return server_refused(of or plan(), by) if by else []
+        return server_beside(now, by, here.serve, then.serve)
+    except PlanError as e:
+        return e.issues
 
 
 def pins() -> tuple[Pin, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from app.tables.base import PATH, Rows, felt
 from memcore.plan.plan import Plan
 from memcore.report import Serve, TogetherMemory
-from memcore.search.benched import BesideServer
+from memcore.search.benched import FIRST, TOKEN, BesideServer, Moved
 from memcore.search.solve import LIMITS, Answer
 from memcore.together.scene import PARTS
 from memcore.units import bytes_text, count_text, money_text
@@ -113,7 +113,12 @@ def benched(found: BesideServer, serve: Serve) -> Rows:
     return [dict(zip(("figure", "predicted", "calibrated"), line, strict=True)) for line in lines]
 
 
-BESIDE = ("first token, calibrated", "per token, calibrated")
+BESIDE = {FIRST: "first token, calibrated", TOKEN: "per token, calibrated"}  # heads of columns
+
+
+def moved_text(moved: Moved | None) -> str:
+    """Calibrated seconds, where there are any."""
+    return moved.text if moved else "–"
 
 
 def limits(
@@ -139,12 +144,8 @@ def limits(
             return f"{said} a replica, {a.value * replicas:,} in all"
         return said
 
-    def moved(of: BesideServer | None, name: str) -> str:
-        one = getattr(of, name, None)
-        return one.text if one else "–"
-
     calibrated = [
-        dict(zip(BESIDE, (moved(b, "first"), moved(b, "token")), strict=True)) for b in beside
+        {head: moved_text(getattr(b, name, None)) for name, head in BESIDE.items()} for b in beside
     ]
     return [
         {

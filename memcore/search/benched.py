@@ -10,7 +10,7 @@ finds it), and docs/accuracy.md how much nearer it comes.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -283,6 +283,8 @@ def beside(
     """A plan's server, as it is predicted and as a measured one has it. `now` and `then`: the
     reports of the plan and of the measured one, where they are there already. Raises PlanError
     where that says nothing of this one, or nothing is predicted."""
+    if issues := refused(plan, by):
+        raise PlanError(issues)
     at = distance(server(plan), server(by.plan))
     now = now or evaluate(plan).serve
     offs = off_by(by, then)
@@ -290,8 +292,6 @@ def beside(
         raise refusal("serve", "of this plan no server's times are computed")
     token = _moved(TOKEN, at, offs.get(TOKEN), now.tpot_seconds)
     first = _moved(FIRST, at, offs.get(FIRST), now.ttft_seconds)
-    if not (token or first):
-        raise PlanError(refused(plan, by))
     output, per = plan.serve.output_len, token.factor if token else 1.0
     each, wait = now.tpot_seconds, now.ttft_seconds
     later = (first.calibrated_seconds if first else wait) + output * each * per
@@ -383,19 +383,35 @@ def _text(plan: Plan, field: str) -> str:
     return own[field] if field in own else value_text(field, get(plan, field))
 
 
+def mover(by: Benched) -> Callable[[Plan, Mapping[str, float]], dict[str, Moved]]:
+    """What moves seconds that were predicted of plans, by TOKEN and FIRST, as a measured server has
+    them: those that it says something of. Raises PlanError where nothing is predicted of the
+    measured plan."""
+    offs, of = off_by(by), server(by.plan)
+
+    def moved(plan: Plan, seconds: Mapping[str, float]) -> dict[str, Moved]:
+        at = distance(server(plan), of)
+        found = {felt: _moved(felt, at, offs.get(felt), took) for felt, took in seconds.items()}
+        return {felt: one for felt, one in found.items() if one}
+
+    return moved
+
+
+NAMES = {TOKEN: "tpot", FIRST: "ttft"}  # as figures of a search are called
+
+
 def found_beside(found: Found, by: Benched) -> Found:
     """What a search of servers found, with calibrated seconds among the figures of those that a
     measured server says something of. Ranks are as predicted. Raises PlanError where nothing is
     predicted of the measured plan."""
-    offs, of = off_by(by), server(by.plan)
+    move = mover(by)
 
     def moved(point: Point) -> Point:
-        at = distance(server(point.plan), of)
+        took = {felt: point.figures[f"{name}_seconds"] for felt, name in NAMES.items()}
         more: dict[str, Any] = {}
-        for felt, name in ((TOKEN, "tpot"), (FIRST, "ttft")):
-            if one := _moved(felt, at, offs.get(felt), point.figures[f"{name}_seconds"]):
-                more[f"calibrated_{name}_seconds"] = one.calibrated_seconds
-                more[f"calibrated_{name}_interval"] = list(one.interval)
+        for felt, one in move(point.plan, took).items():
+            more[f"calibrated_{NAMES[felt]}_seconds"] = one.calibrated_seconds
+            more[f"calibrated_{NAMES[felt]}_interval"] = list(one.interval)
         return replace(point, figures={**point.figures, **more})
 
     best, pareto = (tuple(map(moved, points)) for points in (found.best, found.pareto))

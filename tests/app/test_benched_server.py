@@ -71,6 +71,14 @@ def test_a_link_shows_both_figures() -> None:
     assert "The answers are as predicted" in texts(at)
 
 
+@pytest.mark.parametrize("page", ["stream", "rates"])
+def test_what_is_simulated_says_that_it_is_as_predicted(page: str) -> None:
+    at = opened(encode(PLAN, short=True) | LINK, page)
+    alive(at)
+    assert "speeds are as predicted" in texts(at)
+    assert "speeds are as predicted" not in texts(opened(encode(PLAN, short=True), page))
+
+
 def test_a_server_of_another_kind_says_why_it_is_not_calibrated() -> None:
     at = opened(encode(PLAN.changed("serve.kv_dtype", "fp8"), short=True) | LINK, "serve")
     alive(at)
@@ -126,3 +134,25 @@ def test_servers_side_by_side_have_both() -> None:
     assert (a, b) == ("9.00 ms", "–")
     assert FOUND.token is not None
     assert here == FOUND.token.text
+
+
+def test_the_table_over_gpus_has_calibrated_seconds_beside_what_it_predicts() -> None:
+    at = opened(encode(PLAN, short=True) | LINK | {"look": "gpus"}, "explore")
+    alive(at)
+    rows = frame(at, "per token, calibrated").set_index("GPU")
+    own = rows.loc["NVIDIA H100 SXM 80 GB"]
+    assert own["per token, calibrated"] != "–"
+    assert "are as predicted" in texts(at)
+    at = opened(encode(PLAN, short=True) | {"look": "gpus"}, "explore")
+    assert "calibrated" not in texts(at)
+
+
+def test_a_measured_server_of_which_nothing_is_predicted_says_so() -> None:
+    large = Plan.of({"model": "llama-3.1-405b", "serve": SERVED})
+    by = {BENCHED: encode_benched(Benched(large, 0.05))}
+    for page in ("serve", "explore"):
+        at = opened(encode(large, short=True) | by | {"look": "gpus"}, page)
+        alive(at)
+    at = opened(encode(large, short=True) | by, "serve")
+    assert "does not calibrate" in said(at)
+    assert "no server's times are computed" in said(at)

@@ -25,8 +25,12 @@ def draw(report: Report, about: str, drawn: bar.Bar | None) -> None:
     box = st.popover("Share", icon=":material/share:", key="share", on_change="rerun")
     if not box.open:
         return
+<<<<<<< HEAD
     plan, beside = state.plan(), state.calibrated()
     link = parts.addressing(st.context.url or "")
+=======
+    plan, beside, server = state.plan(), state.calibrated(), state.beside_server()
+>>>>>>> point
     with box:
         st.markdown("**Copy link**: what you see, with all that is pinned.")
         st.code(link(), language=None)
@@ -34,7 +38,14 @@ def draw(report: Report, about: str, drawn: bar.Bar | None) -> None:
         parts.save(
             "Report on one page (HTML)",
             lambda: one_page.page(
-                plan, report, levers() if report.memory else (), link(), beside, about, others()
+                plan,
+                report,
+                levers() if report.memory else (),
+                link(),
+                beside,
+                about,
+                others(),
+                server,
             ),
             "memplan-report.html",
             "report_html",

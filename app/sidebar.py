@@ -15,12 +15,17 @@ from typing import Any
 
 import streamlit as st
 
-from app import measured, parts, places, shared, state
+from app import benched, measured, parts, places, shared, state
 from app.controls import Take
 from app.fields import Field, field, in_group, setting
 from app.text import plain
 from memcore.errors import Issue, PlanError, shown
+<<<<<<< HEAD
 from memcore.formats import BESIDE, FAILURE, MODEL, Text, kind_of, text_of
+=======
+from memcore.formats import BESIDE, MODEL, Text, kind_of, text_of
+from memcore.formats.benches import is_bench
+>>>>>>> point
 from memcore.formats.hub import preset, stored
 from memcore.formats.snapshot import is_pickle
 from memcore.formats.totals import counted_in
@@ -539,7 +544,8 @@ def _config_file() -> None:
             help="A Hugging Face config.json is a model. What vLLM, SGLang, llama.cpp, a Trainer, "
             "TRL, LLaMA-Factory, axolotl, DeepSpeed, Accelerate, torchtitan or Megatron are given "
             "is a plan: drop the files of one job together, here or anywhere on the page. "
-            "A memory snapshot of PyTorch is what a run held, beside the plan. "
+            "A memory snapshot of PyTorch is what a run held, and what vllm bench serve or another "
+            "benchmark printed is what a server took, beside the plan. "
             "They stay on this machine; nothing in them is run.",
         )
         st.text_area(
@@ -612,13 +618,24 @@ def _text_pasted() -> None:
 
 def _use_texts(texts: Sequence[Text]) -> None:
     """A config.json is the model of this plan; files of other programs are a plan, and what is no
+<<<<<<< HEAD
     JSON at all is refused as one of them. What a run held stands beside the plan."""
     kinds = {kind_of(text) for text in texts}
     own = ("", FAILURE) if kinds <= {"", FAILURE} else ("",)  # beside a job it is the job's
     held = [text for text in texts if kind_of(text) in own and counted_in(text.content)]
+=======
+    JSON at all is refused as one of them. What a run held, and what a benchmark of a server said,
+    stand beside the plan."""
+    held = [text for text in texts if kind_of(text) == "" and counted_in(text.content)]
+>>>>>>> point
     if held:
         measured.held(held[-1].content.encode())
         if not (texts := [text for text in texts if text not in held]):
+            return
+    speeds = [text for text in texts if kind_of(text) == "" and is_bench(text.content)]
+    if speeds:
+        benched.held(speeds[-1].content)
+        if not (texts := [text for text in texts if text not in speeds]):
             return
     alone = [text for text in texts if not text.name.lower().endswith(".json")]
     others = [text for text in alone if text.content.lstrip()[:1] not in "{["]

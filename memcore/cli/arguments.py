@@ -140,6 +140,7 @@ def measured_option(sub: argparse.ArgumentParser) -> None:
         "a step that you measured: the plan that ran, its seconds, and its allocated peak in GiB "
         "or a file that says it. The plan is read beside it, as predicted and moved towards "
         "what the measured step took; both need the same framework, kernels, attention, adapter "
-        "and GPU"
+        "and GPU. Or a server: RUN.json=FILE, what a benchmark of it printed, or "
+        "RUN.json=tpot:14ms,ttft:0.9"
     )
     sub.add_argument("--measured", metavar="RUN.json=SECONDS[,PEAK]", help=about)

@@ -16,8 +16,9 @@ from allocating import MIB, Allocator
 from memcore import Plan, cli, evaluate, sweep
 from memcore.cli.progress import Progress
 from memcore.models import catalog
+from memcore.plan.benched import Benched
 from memcore.plan.keys import PINS
-from memcore.plan.link import decode, decode_measured, decode_pin
+from memcore.plan.link import decode, decode_benched, decode_measured, decode_pin
 from memcore.plan.measured import Measured
 from memcore.search.calibration import calibrated
 
@@ -196,6 +197,66 @@ def test_compare_sweep_and_search_are_read_beside_it(memplan, file, tmp_path, mo
     }  # fmt: skip
     assert "Calibrated" in memplan("search", start, "--measured", f"{ran}=2.5").out
     assert memplan("search", start, "--serve", *given).status == 2
+
+
+SERVES = {
+    "model": "llama-3.1-8b",
+    "serve": {"engine": "vllm", "arrivals": "closed", "concurrency": 16},
+}
+
+
+def test_a_server_is_read_beside_one_that_was_measured(memplan, tmp_path):
+    from memcore.search.benched import beside
+
+    run, bench = tmp_path / "run.json", tmp_path / "bench.json"
+    run.write_text(json.dumps(SERVES))
+    said = {"mean_tpot_ms": 9.0, "mean_ttft_ms": 120.0, "max_concurrency": 8, "completed": 10}
+    bench.write_text(json.dumps(said | {"total_input_tokens": 10240}))
+    ran, plan = Plan.of(SERVES).changed("serve.concurrency", 8), Plan.of(SERVES)
+    found = beside(plan, Benched(ran, 0.009, 0.12))
+    given = ("evaluate", run, "--measured", f"{run}={bench}")
+    told = memplan(*given, "--json")
+    assert "8 of the benchmark, in place of 16 of its plan" in told.err
+    assert told.json["calibrated_server"] == json.loads(json.dumps(found.to_dict()))
+    assert told.json["serve"]["tpot_seconds"] == evaluate(plan).serve.tpot_seconds  # as ever
+    assert f"Calibrated: {found.text}" in memplan(*given, "--job", "serve").out
+    table = memplan(*given, "--csv", "--table", "breakdown").out
+    assert f"calibrated,a token,,,{found.token.calibrated_seconds}" in table
+    figures = ("--measured", f"{run}=tpot:9ms,ttft:0.12")
+    own = memplan("evaluate", run, *figures, "--json").json["calibrated_server"]
+    assert own["token"]["calibrated_seconds"] == pytest.approx(0.009)
+    assert (own["at"], own["measured"]) == ("own", {"token": 0.009, "first": 0.12})
+
+    other = json.dumps(SERVES | {"model": "llama-3.2-1b"})
+    compared = memplan("compare", run, other, *figures, "--json").json["figures"]
+    assert compared["calibrated.token.calibrated_seconds"] == [pytest.approx(0.009), None]
+    assert memplan("evaluate", other, *figures).status == 2
+    assert "server" in memplan("sweep", run, "--axis", "serve.tp=1", *figures).err
+    assert "--serve" in memplan("search", run, *figures).err
+    link = memplan("link", run, *figures, "--json").json
+    assert decode_benched(link["query"]["benched"])[0] == Benched(plan, 0.009, 0.12)
+
+
+def test_a_search_of_servers_has_calibrated_seconds(memplan, tmp_path):
+    run = tmp_path / "run.json"
+    run.write_text(json.dumps(SERVES))
+    given = ("search", run, "--serve", "--gpu", "h100-sxm-80gb", "--engine", "vllm")
+    given += ("--measured", f"{run}=tpot:9ms,ttft:0.12")
+    ran = memplan(*given, "--json").json["best"]
+    own = [p for p in ran if (p["figures"]["tp"], p["figures"]["concurrency"]) == (1, 16)]
+    assert own[0]["figures"]["calibrated_tpot_seconds"] == pytest.approx(0.009)
+    assert all("calibrated_tpot_seconds" not in p["figures"] for p in ran
+               if p["figures"]["tp"] > 1)  # fmt: skip
+    assert "Calibrated by the measured server" in memplan(*given).out
+
+
+@pytest.mark.parametrize("said", ["tpot:0", "tpot:20", "speed:3", "tps:x", "ttft:-1", "tpot:"])
+def test_a_servers_figures_that_are_none_are_refused(memplan, tmp_path, said):
+    run = tmp_path / "run.json"
+    run.write_text(json.dumps(SERVES))
+    ran = memplan("evaluate", run, "--measured", f"{run}={said}")
+    assert ran.status == 2
+    assert "tpot:14ms" in ran.err
 
 
 def test_a_link_carries_the_step_that_was_measured(memplan, file):

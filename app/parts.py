@@ -341,26 +341,10 @@ def download(
     It says which plan the figures are of, or, where they are about Memplan itself, only which
     Memplan."""
     plan, address = state.plan() if of_plan else None, addressing(st.context.url or "")
-<<<<<<< HEAD
-    beside = state.calibrated() if of_plan else None
+    beside = (state.calibrated(), state.beside_server()) if of_plan else ()
 
     def made() -> bytes:
-        context = tables.context(plan, address() if plan else "", beside)
+        context = tables.context(plan, address() if plan else "", *beside)
         return tables.csv(rows() if callable(rows) else rows, context)
 
     save(label, made, name, of_plan=of_plan)
-=======
-    beside = (state.calibrated(), state.beside_server()) if of_plan else ()
-    st.download_button(
-        label,
-        lambda: tables.csv(
-            rows() if callable(rows) else rows,
-            tables.context(plan, address() if plan else "", *beside),
-        ),
-        named(name) if of_plan else name,
-        "text/csv",
-        key=f"download_{name}",
-        on_click="ignore",
-        icon=":material/download:",
-    )
->>>>>>> point

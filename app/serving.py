@@ -22,19 +22,14 @@ def furthest() -> None:
         rows,
         key="limits",
         alt="The longest sequence, the most sequences, the fewest GPUs",
-<<<<<<< HEAD
-        columns=("question", "answer", "first token", "per token", "tensor parallel"),
-=======
         columns=(
             "question",
             "answer",
-            "limited by",
             "first token",
             "per token",
             *(tables.BESIDE.values() if by else ()),
             "tensor parallel",
         ),
->>>>>>> point
         use=lambda row: state.replace(answers[row].plan),
         usable=others,
     )

@@ -25,12 +25,8 @@ def draw(report: Report, about: str, drawn: bar.Bar | None) -> None:
     box = st.popover("Share", icon=":material/share:", key="share", on_change="rerun")
     if not box.open:
         return
-<<<<<<< HEAD
-    plan, beside = state.plan(), state.calibrated()
-    link = parts.addressing(st.context.url or "")
-=======
     plan, beside, server = state.plan(), state.calibrated(), state.beside_server()
->>>>>>> point
+    link = parts.addressing(st.context.url or "")
     with box:
         st.markdown("**Copy link**: what you see, with all that is pinned.")
         st.code(link(), language=None)

@@ -20,12 +20,8 @@ from app.controls import Take
 from app.fields import Field, field, in_group, setting
 from app.text import plain
 from memcore.errors import Issue, PlanError, shown
-<<<<<<< HEAD
 from memcore.formats import BESIDE, FAILURE, MODEL, Text, kind_of, text_of
-=======
-from memcore.formats import BESIDE, MODEL, Text, kind_of, text_of
 from memcore.formats.benches import is_bench
->>>>>>> point
 from memcore.formats.hub import preset, stored
 from memcore.formats.snapshot import is_pickle
 from memcore.formats.totals import counted_in
@@ -618,16 +614,11 @@ def _text_pasted() -> None:
 
 def _use_texts(texts: Sequence[Text]) -> None:
     """A config.json is the model of this plan; files of other programs are a plan, and what is no
-<<<<<<< HEAD
-    JSON at all is refused as one of them. What a run held stands beside the plan."""
+    JSON at all is refused as one of them. What a run held, and what a benchmark of a server said,
+    stand beside the plan."""
     kinds = {kind_of(text) for text in texts}
     own = ("", FAILURE) if kinds <= {"", FAILURE} else ("",)  # beside a job it is the job's
     held = [text for text in texts if kind_of(text) in own and counted_in(text.content)]
-=======
-    JSON at all is refused as one of them. What a run held, and what a benchmark of a server said,
-    stand beside the plan."""
-    held = [text for text in texts if kind_of(text) == "" and counted_in(text.content)]
->>>>>>> point
     if held:
         measured.held(held[-1].content.encode())
         if not (texts := [text for text in texts if text not in held]):

@@ -18,14 +18,9 @@ import itertools
 import json
 import re
 import zlib
-<<<<<<< HEAD
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
-=======
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
->>>>>>> point
 from urllib.parse import parse_qsl, urlencode
 
 from memcore.errors import Issue, PlanError, did_you_mean, fault, refusal, shown

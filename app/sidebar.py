@@ -28,8 +28,8 @@ from memcore.formats.totals import counted_in
 from memcore.models import catalog
 from memcore.models.config import parse_config
 from memcore.plan.field import DETAILS, GROUPS, describes
+from memcore.plan.models import NAMED
 from memcore.plan.plan import (
-    NAMED,
     Plan,
     change_texts,
     facts,

@@ -26,7 +26,7 @@ from memcore.units import seconds_text
 from memcore.words.engines import ENGINES, SGLANG, TENSORRT_LLM, VLLM
 
 if TYPE_CHECKING:
-    from memcore.search.search import Found, Point
+    from memcore.search.found import Found, Point
 
 TOKEN, FIRST = "token", "first"  # what is felt, as the table calls it
 OWN, NEAR, LOAD, LENGTHS, GPU, RANKS, WORDS, MODEL, OTHER = (

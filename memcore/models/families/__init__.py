@@ -157,7 +157,7 @@ def inside(config: Mapping[str, Any], head: str) -> Part:
         twin.opened(config) if twin else config, {**family.aliases, **(twin.keys if twin else {})}
     )
     keys.head = head
-    model = family.config(keys, "")
+    model = family.config(keys)
     if keys.issues:
         return Part(1, keys)
     return Part(weights_of(model if model.counted else _with_head(keys, model)), keys)

@@ -9,6 +9,7 @@ llama.cpp's tools/server/README.md (2026).
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ from memcore.formats.found import (
     word,
 )
 from memcore.formats.texts import UNSET, adds, module, options
+from memcore.units import GiB
 from memcore.words.engines import ENGINES, LLAMA_CPP, VLLM, roomy
 from memcore.words.stored import GGML
 
@@ -259,6 +261,7 @@ def _shared_out(keys: Keys, draft: Draft) -> int:
     return int(tp * pp * (1 if apart else max(1, copies)))
 
 
+HUGE = 160 * GiB  # of a GPU on which vLLM reads more tokens at once
 # vLLM's short names.
 SHORT = {
     "n": "nnodes",
@@ -405,15 +408,17 @@ def _vllm(keys: Keys, draft: Draft) -> None:
                 keys.take("num_speculative_tokens"))  # fmt: skip
     elif (method := keys.take("spec_method")) or keys.values.get("spec_model"):
         _drafts(draft, method, keys.take("spec_model"), keys.take("spec_tokens"))
-    if keys.on(OFFLINE):
-        draft.later.append(_offline)
+    draft.later.append(functools.partial(_tokens, keys.on(OFFLINE)))
     _beside(keys, draft, "config")
 
 
-def _offline(draft: Draft, around: Around) -> None:
-    """Tokens of a forward of the class without clients (EngineArgs.get_batch_defaults)."""
-    tokens = 16384 if roomy(around.gpu) else 8192
-    draft.otherwise("serve.max_batched_tokens", tokens, "max_num_batched_tokens")
+def _tokens(offline: bool, draft: Draft, around: Around) -> None:
+    """Tokens of a forward where a plan has others: of the class without clients, and on the largest
+    GPUs (EngineArgs.get_batch_defaults of vLLM 0.33)."""
+    huge = around.gpu.usable_bytes >= HUGE
+    if offline or huge:
+        tokens = 16384 if huge or roomy(around.gpu) else 8192
+        draft.otherwise("serve.max_batched_tokens", tokens, "max_num_batched_tokens")
 
 
 def _beside(keys: Keys, draft: Draft, *named: str) -> None:

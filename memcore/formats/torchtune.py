@@ -105,7 +105,9 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if keys.on("fsdp_cpu_offload"):
         draft.put("train.offload_parameters", "cpu", "fsdp_cpu_offload", True)
         draft.put("train.offload_optimizer", "cpu", "fsdp_cpu_offload", True)
-    draft.end(model, {"DoRA's magnitudes are not planned: LoRA is": "use_dora"})
+    draft.end(
+        model, {"DoRA's magnitudes are not planned: LoRA is": "use_dora"}, harmless("torchtune")
+    )
     draft.end(keys, LEFT, harmless("torchtune"))
 
 

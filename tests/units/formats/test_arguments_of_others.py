@@ -84,6 +84,11 @@ ROWS = {
         {"serve.max_batched_tokens": 8192},
         {"gpu": "l40s-48gb"},
     ),
+    "vllm: on a large GPU": (
+        SERVES,
+        {"serve.max_batched_tokens": 16384},
+        {"gpu": "b200-sxm-180gb"},
+    ),
     "vllm: short names": (
         SERVES + """-tp 2 -dp 2 -n 2 -sc '{"method": "ngram", "num_speculative_tokens": 4}'""",
         {"serve.tp": 2, "cluster.gpus": 4, "cluster.gpus_per_node": 2, "serve.draft_tokens": 4},

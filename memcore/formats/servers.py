@@ -460,6 +460,8 @@ def _tensorrt(keys: Keys, draft: Draft) -> None:
 
 
 def _llama(keys: Keys, draft: Draft) -> None:
+    if said := hub.stored(f"-{keys.one('hff', 'hf_file') or ''}".removesuffix(".gguf")):
+        draft.put("serve.weight_dtype", said, "--hf-file")  # of a repository with several
     _values(draft)
     batch = draft.count(keys, "b", "batch_size") or 2048  # of which a forward takes a piece
     if draft.fields.get("serve.max_batched_tokens", ENGINES[LLAMA_CPP].tokens[0]) > batch:
@@ -766,7 +768,7 @@ SERVERS: tuple[Server, ...] = (
     Server(
         "llama.cpp",
         re.compile(r"\bllama-(server|cli|bench)\b|llama\.cpp|ik_llama|ggml-org/llama"),
-        ("m", "model", "hf", "hf_repo"),
+        ("m", "model", "hf", "hf_repo", "hfr", "mu", "model_url", "hff", "hf_file"),
         (
             ("serve.kv_dtype", CACHE, "ctk", "cache_type_k"),
             ("serve.value_dtype", CACHE, "ctv", "cache_type_v"),

@@ -158,6 +158,14 @@ ROWS = {
         {"serve.block_size": 64, "serve.max_batched_tokens": 8192},
         {"gpu": "l40s-48gb"},
     ),
+    "llama.cpp: one file of several": (
+        (
+            "llama-server -hf bartowski/Qwen_Qwen3-8B-GGUF -hff Qwen_Qwen3-8B-Q6_K.gguf -c 8192 "
+            "-ngl 99"
+        ),
+        {"serve.weight_dtype": "q6_k", "serve.max_seq_len": 8192},
+        {"model": "qwen3-8b"},
+    ),
     "sglang: pages": (SGLANG + "--page-size 64", {"serve.block_size": 64}, {}),
 }
 

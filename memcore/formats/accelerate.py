@@ -8,11 +8,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from memcore.formats import deepspeed, megatron
-from memcore.formats.found import Around, Draft, Keys, mixed, positive, underscored
+from memcore.formats.found import Around, Draft, Keys, harmless, mixed, positive, underscored
 
 FSDP1 = "FSDP 1's flat parameters are not planned: FSDP 2, which shards each by itself, is"
 LEFT = {
     "its fp8 recipe is not planned": "fp8_config",
+    "is of TPUs alone": "downcast_bf16=no tpu_name",
+    "training on the CPU is not planned: on GPUs it is": "use_cpu",
 }
 LEFT_OF_FSDP = {
     "layers are wrapped one by one here": (
@@ -44,7 +46,7 @@ OF_FSDP = {
     *("use_orig_params", "sync_module_states", "cpu_ram_efficient_loading", "state_dict_type"),
     *("activation_checkpointing", "limit_all_gathers", "backward_prefetch_policy"),
     *("min_num_params", "cpu_offload", "cpu_offload_pin_memory", "mixed_precision_policy"),
-    *("final_state_dict_type", "ignored_modules"),
+    *("final_state_dict_type", "ignored_modules", "activation_checkpointing_offload"),
 }
 
 
@@ -80,7 +82,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if str(keys.take("dynamo_backend") or compiler or "NO").upper() not in ("NO", "EAGER"):
         draft.put("train.kernels", "compile", "dynamo_backend")
     _mesh(keys.inner("parallelism_config"), draft)
-    draft.end(keys, LEFT)
+    draft.end(keys, LEFT, harmless("accelerate", "launchers"))
 
 
 MEGATRON = {
@@ -115,6 +117,14 @@ CALLED = (
 )
 
 
+UNREAD = {
+    "use_megatron_lm": "Megatron's options of this launcher are not read: set train.framework",
+    "use_parallelism_config": "cutting over GPUs is not read here: set parallel.tp or cp",
+    "cpu": "training on the CPU is not planned: on GPUs it is",
+    "tpu": "training on TPUs is not planned: on GPUs it is",
+}
+
+
 def launched(given: Mapping[str, Any], draft: Draft) -> None:
     """What `accelerate launch` is told by its own options."""
     keys = Keys(given, underscored)
@@ -127,6 +137,11 @@ def launched(given: Mapping[str, Any], draft: Draft) -> None:
         draft.put("train.framework", "pytorch", "--multi_gpu", True)
         draft.put("train.zero", 0, "--multi_gpu", True)
     _precision(str(keys.take("mixed_precision") or "").lower(), draft)
+    if str(keys.take("dynamo_backend") or "NO").upper() not in ("NO", "EAGER"):
+        draft.put("train.kernels", "compile", keys.written("dynamo_backend"))
+    for name, why in UNREAD.items():
+        if keys.on(name):
+            draft.leave(keys.written(name), why)
     if (file := keys.one("config_file")) is None:
         return
     draft.wants[str(file)] = "Accelerate"
@@ -198,12 +213,20 @@ def shards(given: Keys, words: str, draft: Draft) -> None:
     if any([keys.on("offload_params"), keys.on("cpu_offload")]) or "OFFLOAD" in named:
         draft.put("train.offload_parameters", "cpu", "fsdp_offload_params", True)
         draft.put("train.offload_optimizer", "cpu", "fsdp_offload_params", True)
+    to_host = keys.on("activation_checkpointing_offload")
     if keys.on("activation_checkpointing"):
+        if to_host:
+            draft.put(
+                "train.offload_activations",
+                "cpu",
+                keys.written("activation_checkpointing_offload"),
+                True,
+            )
         # Beside gradient_checkpointing, which is off then, since both together are an error.
         draft.said = [said for said in draft.said if said.field != "train.checkpointing"]
         draft.fields.pop("train.checkpointing", None)
         draft.put("train.checkpointing", "full", "fsdp_activation_checkpointing", True)
-    draft.end(keys, LEFT_OF_FSDP)
+    draft.end(keys, LEFT_OF_FSDP, harmless("accelerate"))
 
 
 def _groups(draft: Draft, around: Around) -> None:

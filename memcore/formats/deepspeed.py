@@ -55,19 +55,28 @@ LEFT = {
 }
 LEFT_OF_ZERO = {
     "ZeRO++ is not planned": (
-        "zero_hpz_partition_size zero_quantized_weights zero_quantized_gradients "
+        "zero_hpz_partition_size=1 zero_quantized_weights zero_quantized_gradients "
         "zero_quantized_nontrainable_weights zeropp_loco_param"
     ),
     "MiCS is not planned": "mics_shard_size",
-    "an optimizer that is offloaded in part is not planned": "ratio",
+    "an optimizer that is offloaded in part is not planned": "ratio=1.0",
     "ZenFlow is not planned": "zenflow",
     "gradients shared out in turn are not planned": "round_robin_gradients",
     "SuperOffload is not planned": "super_offload",
-    "modules gathered as one are not planned": "stage3_module_granularity_threshold",
-    "gradients are reduced as without it": "use_multi_rank_bucket_allreduce",
+    "modules gathered as one are not planned": (
+        "stage3_module_granularity_threshold=0 leaf_module"
+    ),
+    "weights are kept whole by their own size alone here": "stage3_model_persistence_threshold",
+    "weights are gathered as they are by default": "stage3_use_all_reduce_for_fetch_params",
+    "Muon's momentum is kept as other states are": "save_muon_momentum_buffer_in_memory",
+    "gradients are reduced as without it": "use_multi_rank_bucket_allreduce=true",
     "NVMe is as fast as the node's here": "aio",
 }
 HARMLESS = containing(
+    *("trace_cache", "sanity_checks", "legacy_stage1", "alignment", "allgather_sequential"),
+    *("pipeline_read", "pipeline_write", "fast_init", "cpuadam", "disable_python_gc"),
+    *("dataloader_drop_last", "gradient_allreduce_op", "use_data_before", "graph_harvesting"),
+    *("buffer_size", "max_in_cpu"),
     *("contiguous_gradients", "allgather_bucket_size", "allgather_partitions", "pin_memory"),
     *("gather_16bit_weights", "gather_fp16_weights", "nvme_path", "ignore_unused"),
     *("load_from_fp32", "steps_per_print", "gradient_clipping", "scheduler", "wall_clock"),
@@ -101,6 +110,8 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     draft.read(keys, "train.micro_batch", positive, "train_micro_batch_size_per_gpu")
     draft.read(keys, "train.grad_accumulation", positive, "gradient_accumulation_steps")
     draft.batch = draft.batch or draft.count(keys, "train_batch_size")
+    if "bfloat16" in keys.values:  # of versions before
+        keys.values.setdefault("bf16", keys.values.pop("bfloat16"))
     for half in ("bf16", "fp16"):
         switch = keys.inner(half)
         if any(switch.on(name) for name in OF_MASTERS):

@@ -32,6 +32,13 @@ NAMES = {
     "actor.gradient_checkpointing": "gradient_checkpointing",
     "actor.gradient_checkpointing_enable": "gradient_checkpointing",
     "model.gradient_checkpointing_enable": "gradient_checkpointing",
+    "actor.gradient_checkpointing_reentrant": "gradient_checkpointing_use_reentrant",
+    "model.gradient_checkpointing_reentrant": "gradient_checkpointing_use_reentrant",
+    "train.async_enable": "async_train",
+    "train.dynamic_batch_enable": "use_dynamic_batch",
+    "train.enable_ema": "enable_ema",
+    "critic.freezing_steps": "freezing_actor_steps",
+    "ds.grad_accum_dtype": "grad_accum_dtype",
     "actor.num_nodes": "actor_num_nodes",
     "actor.num_gpus_per_node": "actor_num_gpus_per_node",
     "actor.attn_implementation": "attn_implementation",
@@ -49,7 +56,7 @@ NAMES = {
     "train.colocate_all": "colocate_all_models",
     "reward.model_name_or_path": "reward_pretrain",
     "ds.enable_sleep": "deepspeed_enable_sleep",
-    "ds.tensor_parallel_size": "ds_tensor_parallel_size",
+    "ds.tensor_parallel_size": "ds_tensor_parallel_size=1",
     "ds.use_liger_kernel": "use_liger_kernel",
     "ds.load_in_4bit": "load_in_4bit",
     "ref.offload": "ref_reward_offload",
@@ -58,7 +65,7 @@ NAMES = {
     "ds.lora.target_modules": "target_modules",
     **{f"ds.{what}": what for what in (
         "zero_stage", "param_dtype", "zpg", "adam_offload", "attn_implementation", "overlap_comm",
-        "packing_samples", "ring_attn_size", "deepcompile")},
+        "packing_samples", "ring_attn_size=1", "deepcompile")},
     **{f"vllm.{what}": f"vllm_{what}" for what in (
         "num_engines", "tensor_parallel_size", "gpu_memory_utilization", "enable_sleep")},
     "vllm.enforce_eager": "enforce_eager",
@@ -67,21 +74,29 @@ NAMES = {
 PAIRED = {"dpo": PAIRS, "kto": SINGLE, "rm": ALONE, "kd": SINGLE}
 # Keys that move memory or time, and that no plan says.
 LEFT = {
-    "ZeRO++'s own partitions are not planned": "zpg",
+    "ZeRO++'s own partitions are not planned": "zpg=1",
     "DeepSpeed's tensor parallelism is not planned": "ds_tensor_parallel_size",
     "set parallel.cp, which this framework has no plan for": "ring_attn_size",
     "every sequence is taken to be as long as it may be": "packing_samples",
-    "every micro-batch has as many sequences": (
-        "use_dynamic_batch max_tokens_per_gpu train.max_tokens_per_gpu"
-    ),
+    "every micro-batch has as many sequences": ("use_dynamic_batch"),
     "rollouts are scored in micro-batches of a training step": "micro_rollout_batch_size",
     "shared prompts are not planned with training": "enable_prefix_caching",
     "DeepSpeed's own compiler is not planned": "deepcompile",
     "gradients are summed in fp32": "grad_accum_dtype",
-    "the policy is trained from the first step": "freezing_actor_steps",
+    "an average of the weights is not read: set train.ema": "enable_ema",
+    "kernels of experts other than transformers' are not planned": "ds.experts_implementation",
+    "a tower that is frozen apart is not planned": "actor.freeze_visual_encoder",
+    "deterministic kernels are as fast as the others here": (
+        "full_determinism train.full_determinism_enable"
+    ),
+    "the policy is trained from the first step": "freezing_actor_steps=-1",
     "generation beside a step of before is not planned": "async_train",
 }
 HARMLESS = containing(
+    *("muon.", "algo.", "reward.", "critic.", "ref.num", "local_rank", "aux_loss", "max_norm"),
+    *("pretrain_mode", "use_ms", "head_stride", "sync_", "async_queue", "partial_rollout"),
+    *("max_tokens_per_gpu", "eps_clip", "dual_clip", "top_p", "temperature", "entropy_coef"),
+    *("loss_", "generate_batch_size", "value_head_prefix", "ema_beta", "agent_func", "colocate_"),
     *("ckpt", "save", "logg", "wandb", "eval", "dataset", "data.", "input_", "_key", "adam."),
     *("learning_rate", "max_samples", "max_epochs", "num_episodes", "seed", "apply_chat"),
     *("lr_", "normalize_reward", "prompt_data", "l2", "lora_alpha", "bf16"),
@@ -124,12 +139,15 @@ def launched(command: Sequence[str], draft: Draft) -> None:
         _beside(keys, draft)
     elif job in PAIRED:
         paired(draft, f"{MODULE}{job}", PAIRED[job])
-    _step(keys, draft)
+    _step(keys, draft, 1 if generates else 8)
     draft.end(keys, LEFT, HARMLESS)
 
 
-def _step(keys: Keys, draft: Draft) -> None:
-    """One training step with DeepSpeed."""
+def _step(keys: Keys, draft: Draft, each: int) -> None:
+    """One training step with DeepSpeed, of so many sequences at once where nobody says how
+    many."""
+    if keys.on("overlap_comm"):
+        draft.put("train.overlap_comm", "on", "--ds.overlap_comm", True)
     draft.put("train.framework", "deepspeed", "openrlhf.cli")
     for path, how, name in (
         ("train.zero", whole, "zero_stage"),
@@ -137,6 +155,7 @@ def _step(keys: Keys, draft: Draft) -> None:
         ("train.seq_len", positive, "max_len"),
         ("train.attention", word(ATTENTION), "attn_implementation"),
         ("train.loader_workers", whole, "dataloader_num_workers"),
+        ("train.optimizer", word({"adam": "adamw", "muon": "muon"}), "optim"),
     ):
         draft.read(keys, path, how, name)
     if keys.on("flash_attn"):
@@ -160,7 +179,7 @@ def _step(keys: Keys, draft: Draft) -> None:
         draft.adapt(names(keys.take("target_modules")), "--target_modules")
     for path, value, name in (
         ("train.zero", 2, "--zero_stage"),
-        ("train.micro_batch", 8, "--micro_train_batch_size"),
+        ("train.micro_batch", each, "--micro_train_batch_size"),
         ("train.seq_len", 2048, "--max_len"),
         ("train.attention", "flash", "--attn_implementation"),
         ("train.optimizer", "adamw", "FusedAdam"),

@@ -9,6 +9,7 @@ llama.cpp's tools/server/README.md (2026).
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ from memcore.formats.found import (
     word,
 )
 from memcore.formats.texts import UNSET, adds, module, options
+from memcore.units import GiB
 from memcore.words.engines import ENGINES, LLAMA_CPP, VLLM, roomy
 from memcore.words.stored import GGML
 
@@ -259,6 +261,7 @@ def _shared_out(keys: Keys, draft: Draft) -> int:
     return int(tp * pp * (1 if apart else max(1, copies)))
 
 
+HUGE = 160 * GiB  # of a GPU on which vLLM reads more tokens at once
 # vLLM's short names.
 SHORT = {
     "n": "nnodes",
@@ -405,15 +408,17 @@ def _vllm(keys: Keys, draft: Draft) -> None:
                 keys.take("num_speculative_tokens"))  # fmt: skip
     elif (method := keys.take("spec_method")) or keys.values.get("spec_model"):
         _drafts(draft, method, keys.take("spec_model"), keys.take("spec_tokens"))
-    if keys.on(OFFLINE):
-        draft.later.append(_offline)
+    draft.later.append(functools.partial(_tokens, keys.on(OFFLINE)))
     _beside(keys, draft, "config")
 
 
-def _offline(draft: Draft, around: Around) -> None:
-    """Tokens of a forward of the class without clients (EngineArgs.get_batch_defaults)."""
-    tokens = 16384 if roomy(around.gpu) else 8192
-    draft.otherwise("serve.max_batched_tokens", tokens, "max_num_batched_tokens")
+def _tokens(offline: bool, draft: Draft, around: Around) -> None:
+    """Tokens of a forward where a plan has others: of the class without clients, and on the largest
+    GPUs (EngineArgs.get_batch_defaults of vLLM 0.33)."""
+    huge = around.gpu.usable_bytes >= HUGE
+    if offline or huge:
+        tokens = 16384 if huge or roomy(around.gpu) else 8192
+        draft.otherwise("serve.max_batched_tokens", tokens, "max_num_batched_tokens")
 
 
 def _beside(keys: Keys, draft: Draft, *named: str) -> None:
@@ -455,6 +460,8 @@ def _tensorrt(keys: Keys, draft: Draft) -> None:
 
 
 def _llama(keys: Keys, draft: Draft) -> None:
+    if said := hub.stored(f"-{keys.one('hff', 'hf_file') or ''}".removesuffix(".gguf")):
+        draft.put("serve.weight_dtype", said, "--hf-file")  # of a repository with several
     _values(draft)
     batch = draft.count(keys, "b", "batch_size") or 2048  # of which a forward takes a piece
     if draft.fields.get("serve.max_batched_tokens", ENGINES[LLAMA_CPP].tokens[0]) > batch:
@@ -521,6 +528,13 @@ def _tgi(keys: Keys, draft: Draft) -> None:
 
 def _lmdeploy(keys: Keys, draft: Draft) -> None:
     draft.put("serve.prefill", "chunked", "its prompts are read in pieces")
+    draft.otherwise("serve.block_size", 64, "--cache-block-seq-len")
+    draft.otherwise("serve.max_batched_tokens", 8192, "--max-prefill-token-num")
+    if keys.on("eager_mode"):
+        draft.put("serve.runtime", "eager", "--eager-mode", True)
+    if (method := keys.take("speculative_algorithm")) is not None:
+        model = keys.take("speculative_draft_model")
+        _drafts(draft, method, model, keys.take("speculative_num_draft_tokens"))
     bits = keys.one("quant_policy")
     if str(bits) in QUANT_POLICIES:
         draft.put("serve.kv_dtype", QUANT_POLICIES[str(bits)], "--quant-policy", bits)
@@ -554,11 +568,13 @@ NOT_PLANNED = {
         "kv_connector_config use_uvm"
     ),
     "the cache takes what is left here": (
-        "kv_cache_memory_bytes num_gpu_blocks_override max_total_tokens max_tokens watermark=0 "
+        "kv_cache_memory_bytes num_gpu_blocks_override num_gpu_blocks=0 max_total_tokens "
+        "max_tokens watermark=0 "
         "max_gpu_total_bytes"
     ),
     "context parallelism of a server is not planned": (
         "decode_context_parallel_size=1 prefill_context_parallel_size=1 attn_cp_size=1 cp_size=1 "
+        "cp=1 "
         "enable_prefill_context_parallel enable_nsa_prefill_context_parallel cp_config "
         "context_parallel_size=1 enable_hc_sp"
     ),
@@ -581,7 +597,8 @@ NOT_PLANNED = {
         "disaggregation_mode=null server_role encoder_only enable_pdmux"
     ),
     "batches in two halves are not planned": (
-        "enable_dbo enable_two_batch_overlap ubatch_size=0 enable_single_batch_overlap"
+        "enable_dbo enable_microbatch enable_two_batch_overlap ubatch_size=0 "
+        "enable_single_batch_overlap"
     ),
     "set serve.state_dtype": "mamba_ssm_cache_dtype=auto mamba_cache_dtype=auto mamba_ssm_dtype",
     "how an image encoder is cut over GPUs is not planned": (
@@ -616,7 +633,8 @@ NOT_PLANNED = {
     ),
     "graphs are those of the engine's default": (
         "compilation_config* max_seq_len_to_capture max_cudagraph_capture_size cudagraph_* "
-        "cuda_graph_* O* disable_piecewise_cuda_graph enforce_piecewise_cuda_graph "
+        "cuda_graph_* O* piecewise_cudagraph_max_tokens disable_piecewise_cuda_graph "
+        "enforce_piecewise_cuda_graph "
         "piecewise_cuda_graph_max_tokens piecewise_cuda_graph_tokens disable_cuda_graph_padding "
         "optimization_level performance_mode=balanced"
     ),
@@ -673,10 +691,17 @@ NOT_PLANNED = {
     ),
     "the CPU is not planned: a GPU is": "device=cuda|auto",
     "a model of diffusion is planned as one that generates token by token": (
-        "dllm_algorithm diffusion_config"
+        "dllm_algorithm dllm_block_length diffusion_config"
     ),
 }
-TABLES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")  # of which presets/harmless.toml has names
+TABLES = (
+    "vllm",
+    "sglang",
+    "tensorrt-llm",
+    "llama.cpp",
+    "LMDeploy",
+    "TGI",
+)  # of which presets/harmless.toml has names
 FREE = (
     *("kv_cache_free_gpu_memory_fraction", "kv_cache_free_gpu_mem_fraction"),
     "free_gpu_memory_fraction",
@@ -743,7 +768,7 @@ SERVERS: tuple[Server, ...] = (
     Server(
         "llama.cpp",
         re.compile(r"\bllama-(server|cli|bench)\b|llama\.cpp|ik_llama|ggml-org/llama"),
-        ("m", "model", "hf", "hf_repo"),
+        ("m", "model", "hf", "hf_repo", "hfr", "mu", "model_url", "hff", "hf_file"),
         (
             ("serve.kv_dtype", CACHE, "ctk", "cache_type_k"),
             ("serve.value_dtype", CACHE, "ctv", "cache_type_v"),
@@ -806,6 +831,11 @@ SERVERS += (
         _tgi,
         {
             "the cache takes what is left here": "max_batch_total_tokens",
+            "requests are let in as the cache has room here": (
+                "waiting_served_ratio max_waiting_tokens"
+            ),
+            "kernels are vLLM's here": "disable_custom_kernels",
+            "logits that are kept are not planned": "enable_prefill_logprobs",
             "guesses of Medusa's heads or of n-grams are not read": "speculate",
             "adapters of a server are not planned": "lora_adapters",
             "graphs are those of the engine's default": "cuda_graphs",
@@ -827,14 +857,16 @@ SERVERS += (
             ("serve.weight_dtype", word(HALVES), "dtype"),
         ),
         _lmdeploy,
-        {
+        NOT_PLANNED
+        | {
             "is a share of what weights leave, and vLLM's of all: set serve.memory_utilization": (
                 "cache_max_entry_count"
             ),
-            "adapters of a server are not planned": "adapters",
-            CONFIG: "rope_scaling_factor hf_overrides",
-            "set serve.shared_prefix to the tokens that prompts share": "enable_prefix_caching",
-            "a forward reads at most one chunk here": "num_tokens_per_iter",
+            "LMDeploy's adapters are not planned": "adapters",
+            "its context is not longer here": "rope_scaling_factor=0.0 use_logn_attn",
+            "a forward of LMDeploy reads at most one chunk here": (
+                "num_tokens_per_iter=0 max_prefill_iters=1"
+            ),
         },
         "LMDeploy",
     ),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.errors import shown
-from memcore.formats.found import Draft, Keys, positive, word
+from memcore.formats.found import Draft, Keys, harmless, positive, word
 
 # Presets of the flavours that have one.
 MODELS = {
@@ -31,12 +31,19 @@ LEFT = {
     "a compiled backward is not planned by itself": "enable_compiled_autograd",
     "an optimizer within backward is not planned": "early_step_in_backward",
     "groups of resharding are not planned": "fsdp_reshard_after_forward",
-    "gradients are reduced in fp32 here": "mixed_precision_reduce",
+    "gradients are reduced in fp32 here": "mixed_precision_reduce=float32",
     "a budget of memory is not planned": "memory_budget",
     "stages that are cut by hand are not planned": (
         "pipeline_parallel_layers_per_stage pipeline_parallel_split_points "
-        "module_fqns_per_model_part"
+        "module_fqns_per_model_part pipeline_parallel_*_stage_less_layers=1 "
+        "pipeline_parallel_schedule_csv"
     ),
+    "buffers that NCCL registers are not planned": "enable_fsdp_symm_mem",
+    "sequences are cut as by default": "context_parallel_load_balancer=headtail",
+    "layers and the loss are compiled together here": "components",
+    "deterministic kernels are as fast as the others here": "deterministic batch_invariant",
+    "graphs of a training step are not planned": "disable_cuda_graphs",
+    "states that are copied while they are saved are not planned": "async_mode=disabled",
     "a loss that is not cut over ranks is not planned": "disable_loss_parallel",
     "every other product of matrices is kept here": "per_op_sac_force_recompute_mm_shapes_by_fqns",
 }
@@ -141,7 +148,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         for what in ("parameters", "optimizer"):
             draft.put(f"train.offload_{what}", "cpu", "training.enable_cpu_offload", True)
     for section in keys.values():
-        draft.end(section, LEFT)
+        draft.end(section, LEFT, harmless("torchtitan"))
 
 
 def _pieces(keys: Keys, draft: Draft) -> None:

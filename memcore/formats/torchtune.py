@@ -12,7 +12,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError
 from memcore.formats import hub
-from memcore.formats.found import Draft, Keys, names, positive, share
+from memcore.formats.found import Draft, Keys, harmless, names, positive, share
 
 PART = "_component_"
 BUILDER = re.compile(r"torchtune\.models\.\w+\.(lora_|qlora_)?(\w+)")
@@ -29,7 +29,11 @@ OPTIMIZERS = {
 LEFT = {
     "an optimizer within backward is not planned": "optimizer_in_bwd",
     "quantization-aware training is not planned": "quantizer",
-    "tensor parallelism is not read": "tensor_parallel_dim",
+    "tensor parallelism is not read": "tensor_parallel_dim=1",
+    "layers are wrapped one by one here": "custom_sharded_layers memory_efficient_fsdp_wrap fsdp",
+    "a critic and a reward model are not planned here": "reward_and_value_model policy_model",
+    "a teacher beside the model is not planned": "teacher_model",
+    "training on the CPU is not planned: on GPUs it is": "device=cuda",
     "set parallel.shard_group to the ranks that share a parameter": "data_parallel_replicate_dim",
 }
 
@@ -68,6 +72,12 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         ("compile", "train.kernels", "compile", "hf"),
     ):
         draft.put(path, on if keys.on(key) else off, key)
+    mode, each = keys.take("ac_mode"), str(keys.take("ac_option") or "")
+    if mode == "selective" and each.isdecimal():
+        draft.fields["train.checkpointing"] = "full"
+        draft.put("train.checkpoint_every", int(each), "ac_option", each)
+    elif mode is not None:
+        draft.fields["train.checkpointing"] = "full" if mode == "full" else "selective-op"
     small = str(keys.take("dtype") or "bf16") != "fp32"
     draft.put("train.precision", "bf16-pure" if small else "fp32", "dtype")
     draft.otherwise("train.attention", "sdpa", "the attention of torchtune's models")
@@ -95,8 +105,10 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if keys.on("fsdp_cpu_offload"):
         draft.put("train.offload_parameters", "cpu", "fsdp_cpu_offload", True)
         draft.put("train.offload_optimizer", "cpu", "fsdp_cpu_offload", True)
-    draft.end(model, {"DoRA's magnitudes are not planned: LoRA is": "use_dora"})
-    draft.end(keys, LEFT)
+    draft.end(
+        model, {"DoRA's magnitudes are not planned: LoRA is": "use_dora"}, harmless("torchtune")
+    )
+    draft.end(keys, LEFT, harmless("torchtune"))
 
 
 def _adapter(model: Keys, kind: str, draft: Draft) -> None:

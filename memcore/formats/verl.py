@@ -31,14 +31,51 @@ LEFT = {
         f"{ROLLOUT}.log_prob_* {REF}.log_prob_*"
     ),
     "the reference is cut as the policy is": f"{REF}.fsdp_config.* {REF}.megatron.*",
-    "experts that an engine shares out: set serve and parallel": f"{ROLLOUT}.expert_parallel_size",
-    "attention's own replicas beside training are not planned": f"{ROLLOUT}.data_parallel_size",
-    "entropy in chunks or recomputed is not planned": f"{ACTOR}.entropy_*",
+    "experts that an engine shares out: set serve and parallel": (
+        f"{ROLLOUT}.expert_parallel_size=1"
+    ),
+    "attention's own replicas beside training are not planned": f"{ROLLOUT}.data_parallel_size=1",
+    "entropy in chunks or recomputed is not planned": (
+        f"{ACTOR}.entropy_* {ACTOR}.calculate_entropy"
+    ),
     "the critic is planned as the policy is, in its micro-batches": "critic.*",
     "the reward model is planned with the policy's shape": "reward_model.*",
-    "turns of tools are not planned: a rollout is one answer": f"{ROLLOUT}.multi_turn.*",
+    "turns of tools are not planned: a rollout is one answer": f"{ROLLOUT}.multi_turn.enable",
+    "an engine beside training is cut by tensor alone": f"{ROLLOUT}.pipeline_model_parallel_size=1",
+    "rollouts on GPUs of their own are planned on these": (
+        f"{ROLLOUT}.nnodes=0 {ROLLOUT}.disaggregation.enabled"
+    ),
+    "what it tells the engine is not read: set serve": f"{ROLLOUT}.engine_kwargs.*",
+    "set serve.weight_dtype": f"{ROLLOUT}.quantization {ROLLOUT}.dtype=bfloat16",
+    "graphs are those of the engine's default": f"{ROLLOUT}.cudagraph_capture_sizes",
+    "changes to the model's config; give the config.json as it is then": (
+        f"{MODEL}.override_config*"
+    ),
+    "adapters on some layers are not planned: all have them here": f"{MODEL}*exclude_modules",
+    "an MLP over pieces of a sequence is not planned": f"{MODEL}.tiled_mlp.enabled",
+    "heads that predict more tokens are not read: set train.mtp_layers": f"{MODEL}.mtp.enable*",
+    "quantization-aware training is not planned": f"{ACTOR}*qat.enable",
+    "a tower that is frozen apart is not planned": f"{ACTOR}.freeze_vision_tower",
+    "prompts that answers share are computed for each": f"{ACTOR}.use_prefix_grouper",
+    "has no word in a plan: AdamW is planned": f"{ACTOR}.optim.optimizer=AdamW|adam",
+    "set train.optimizer": f"{ACTOR}.optim.use_precision_aware_optimizer",
+    "a step has one pass over its rollouts here": f"{ACTOR}.ppo_epochs=1",
+    "gradients are reduced in each micro-batch here": (
+        f"{FSDP}.use_no_sync_for_gradient_accumulation"
+    ),
 }
 HARMLESS = containing(
+    *(".optim.", "clip_ratio", ".tau_", "loss_", "shuffle", ".seed", "_seed", ".temperature"),
+    *(".top_", "ignore_eos", "logprobs_mode", "scheduling_policy", "load_format", "skip."),
+    *("layered_summon", "checkpoint_engine", "prometheus", "router_", "load_balance_metrics"),
+    *("hf_config_path", "tokenizer_path", "use_shm", "trust_remote_code", "external_lib"),
+    *("lora_alpha", ".lora.", "lora_adapter_path", "fused_kernel_options", "nccl_timeout"),
+    *("sandbox_fusion", "wrap_policy", "use_orig_params", "full_determinism", "pad_to_length"),
+    *("forward_only", ".strategy", f"{FSDP}.dtype", "grad_clip", "rollout_n", "prompt_length"),
+    *("response_length", "rollout.mode", "n_gpus_per_node", "over_sample_rate", "turbo_config"),
+    *("multi_stage_wake_up", "qat.", "mtp.", "forward_prefetch", "use_fused_kernels"),
+    *("disaggregation.", "tiled_mlp.num", "multi_turn.", "routing_replay", "use_torch_compile"),
+    *("entropy_from", "entropy_checkpointing", "distillation", "transfer_queue"),
     *("_target_", ".profiler.", ".checkpoint.", ".policy_loss.", ".val_kwargs.", ".trace."),
     *("use_remove_padding", "trainer.", "algorithm.", "data.", "custom_", "ray_"),
     *("global_profiler.", ".agent."),
@@ -199,7 +236,9 @@ def _policy(keys: Keys, draft: Draft) -> None:
     """Who cuts the policy, and how it is run."""
     strategy = str(keys.one(f"{ACTOR}.strategy") or "fsdp")
     own = strategy == "megatron" or any(key.startswith(f"{MEGATRON}.") for key in keys.values)
-    draft.put("train.precision", "bf16-mixed", f"{ACTOR}.strategy", strategy)
+    halved = str(keys.one(f"{FSDP}.model_dtype")).rpartition(".")[2] in ("bf16", "bfloat16")
+    draft.put("train.precision", "bf16-pure" if halved and not own else "bf16-mixed",
+              f"{FSDP}.model_dtype" if halved else f"{ACTOR}.strategy")  # fmt: skip
     if own:
         draft.put("train.framework", "megatron", f"{ACTOR}.strategy", "megatron")
         draft.put("train.zero", 1, f"{MEGATRON}.use_distributed_optimizer")
@@ -212,7 +251,8 @@ def _policy(keys: Keys, draft: Draft) -> None:
         kept = not _on(keys, f"{FSDP}.reshard_after_forward")
         draft.put("train.zero", 2 if kept else 3, f"{FSDP}.reshard_after_forward", not kept)
         draft.put("train.attention", "flash", "verl's own attention", "flash_attention_2")
-        draft.read(keys, "parallel.shard_group", positive, f"{FSDP}.fsdp_size")
+        if str(keys.take(f"{FSDP}.fsdp_size")) != "-1":  # all that there are
+            draft.read(keys, "parallel.shard_group", positive, f"{FSDP}.fsdp_size")
         ulysses = f"{ACTOR}.ulysses_sequence_parallel_size"
         if (draft.read(keys, "parallel.cp", positive, ulysses) or 1) > 1:
             draft.leave(
@@ -232,7 +272,7 @@ def _policy(keys: Keys, draft: Draft) -> None:
         draft.put("train.kernels", "liger", f"{MODEL}.use_liger", True)
     if keys.on(f"{MODEL}.use_fused_kernels"):
         draft.put("train.cross_entropy", "chunked", f"{MODEL}.use_fused_kernels", True)
-    if rank := draft.count(keys, f"{MODEL}.lora_rank"):
+    if rank := draft.count(keys, f"{MODEL}.lora_rank", f"{MODEL}.lora.rank"):
         draft.put("train.adapter", "lora", f"{MODEL}.lora_rank", rank)
         draft.put("train.lora_rank", rank, f"{MODEL}.lora_rank", rank)
         draft.adapt(names(keys.take(f"{MODEL}.target_modules")), f"{MODEL}.target_modules")

@@ -84,6 +84,11 @@ ROWS = {
         {"serve.max_batched_tokens": 8192},
         {"gpu": "l40s-48gb"},
     ),
+    "vllm: on a large GPU": (
+        SERVES,
+        {"serve.max_batched_tokens": 16384},
+        {"gpu": "b200-sxm-180gb"},
+    ),
     "vllm: short names": (
         SERVES + """-tp 2 -dp 2 -n 2 -sc '{"method": "ngram", "num_speculative_tokens": 4}'""",
         {"serve.tp": 2, "cluster.gpus": 4, "cluster.gpus_per_node": 2, "serve.draft_tokens": 4},
@@ -98,6 +103,68 @@ ROWS = {
         SERVES + "--spec-method ngram --spec-tokens 2",
         {"serve.draft_tokens": 2},
         {},
+    ),
+    # DeepSpeed 0.19, runtime/constants.py: BFLOAT16_OLD
+    "deepspeed: an older name": (
+        (
+            '{"train_micro_batch_size_per_gpu": 2, "bfloat16": {"enabled": true}, '
+            '"zero_optimization": {"stage": 2}}'
+        ),
+        {"train.precision": "bf16-mixed"},
+        {"gpus": 8, "model": "qwen3-8b"},
+    ),
+    # Accelerate 1.15, accelerate launch
+    "accelerate: checkpoints in host memory": (
+        (
+            "distributed_type: FSDP\nnum_processes: 8\nmixed_precision: bf16\nfsdp_config: "
+            "{fsdp_version: 2, fsdp_activation_checkpointing: true, "
+            "fsdp_activation_checkpointing_offload: true}\n"
+        ),
+        {"train.checkpointing": "full", "train.offload_activations": "cpu"},
+        {"model": "qwen3-8b"},
+    ),
+    # torchtune 0.6, training/activations.py
+    "torchtune: every second layer": (
+        (
+            "model: {_component_: torchtune.models.llama3_1.llama3_1_8b}\nbatch_size: 2\n"
+            "ac_mode: selective\nac_option: 2\n"
+        ),
+        {"train.checkpointing": "full", "train.checkpoint_every": 2},
+        {},
+    ),
+    # OpenRLHF 0.11, cli/train_ppo_ray.py
+    "openrlhf: one at once": (
+        (
+            "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen3-8B "
+            "--actor.num_gpus_per_node 8 --train.colocate_all"
+        ),
+        {"train.micro_batch": 1},
+        {},
+    ),
+    # verl 0.9, trainer/config/actor
+    "verl: weights in 16 bits": (
+        (
+            "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B "
+            "actor_rollout_ref.model.lora.rank=32 actor_rollout_ref.actor.fsdp_config.fsdp_size=-1 "
+            "actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16 "
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"
+        ),
+        {"train.precision": "bf16-pure", "train.lora_rank": 32},
+        {},
+    ),
+    # LMDeploy 0.18, cli/utils.py
+    "lmdeploy: its sizes": (
+        "lmdeploy serve api_server Qwen/Qwen3-8B --tp 1",
+        {"serve.block_size": 64, "serve.max_batched_tokens": 8192},
+        {"gpu": "l40s-48gb"},
+    ),
+    "llama.cpp: one file of several": (
+        (
+            "llama-server -hf bartowski/Qwen_Qwen3-8B-GGUF -hff Qwen_Qwen3-8B-Q6_K.gguf -c 8192 "
+            "-ngl 99"
+        ),
+        {"serve.weight_dtype": "q6_k", "serve.max_seq_len": 8192},
+        {"model": "qwen3-8b"},
     ),
     "sglang: pages": (SGLANG + "--page-size 64", {"serve.block_size": 64}, {}),
 }

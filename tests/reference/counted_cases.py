@@ -276,6 +276,17 @@ WRAPPERS = [
 ]  # fmt: skip
 CASES += [(kind, stem, "ForConditionalGeneration", [TEXT | own for own in keys])
           for kind, stem, keys in WRAPPERS]  # fmt: skip
+# Whose head is the embedding: the whole's word counts, or that of either.
+TIED = TEXT | UNTIED | {"text_config": LITTLE | {"tie_word_embeddings": True}}
+CASES += [
+    (kind, stem, "ForConditionalGeneration", [TIED | {"vision_config": HEWN}])
+    for kind, stem in (
+        ("idefics3", "Idefics3"), ("lfm2_vl", "Lfm2Vl"), ("vipllava", "VipLlava"),
+        ("internvl", "InternVL"), ("llava_onevision", "LlavaOnevision"), ("llava", "Llava"),
+        ("llava_next_video", "LlavaNextVideo"),
+    )
+] + [("qwen2_audio", "Qwen2Audio", "ForConditionalGeneration", [
+    {"text_config": LITTLE | {"tie_word_embeddings": True}}])]  # fmt: skip
 CASES += [("fuyu", "Fuyu", "ForCausalLM", [TEXT | {"patch_size": 20}])]
 
 # Classes that no family plans, of architectures that are planned or counted.
@@ -320,6 +331,93 @@ CASES += [
         ("pegasus", "Pegasus"), ("m2m_100", "M2M100"), ("marian", "Marian"), ("whisper", "Whisper"),
     )
 ] + [(kind, stem, "Model", [T5S]) for kind, stem in (("t5", "T5"), ("umt5", "UMT5"))]  # fmt: skip
+
+# Models put together from parts.
+MAPS = {"neck_hidden_sizes": [16, 24, 32, 40], "fusion_hidden_size": 20}
+FINDS = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 100,
+         "decoder_ffn_dim": 120, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+         "num_labels": 7, "num_queries": 9, "position_embedding_type": "learned",
+         "backbone_config": {"model_type": "resnet", "out_features": ["stage4"],
+                             "layer_type": "basic", "hidden_sizes": [32, 40, 48, 64],
+                             "depths": [1, 2, 1, 1]}}  # fmt: skip
+PAIRS = {"vision_config": TOWER | {"image_size": 96}, "projection_dim": 100,
+         "text_config": TOWER | {"vocab_size": 5001, "hidden_size": 192}}  # fmt: skip
+CASES += [
+    ("owlvit", "OwlViT", "ForObjectDetection Model", [{}, PAIRS | {"projection_dim": 192}]),
+    ("owlv2", "Owlv2", "ForObjectDetection Model", [{}, PAIRS | {"projection_dim": 192}]),
+    ("clipseg", "CLIPSeg", "ForImageSegmentation Model",
+     [{}, PAIRS | {"extract_layers": [0, 2], "reduce_dim": 32, "decoder_intermediate_size": 99},
+      {"use_complex_transposed_convolution": True}]),
+    ("altclip", "AltCLIP", "Model", [{}, PAIRS | {"projection_dim": 384, "text_config": TOWER | {
+        "vocab_size": 5001, "project_dim": 384}}]),
+    ("layoutlmv3", "LayoutLMv3",
+     "Model ForTokenClassification ForSequenceClassification ForQuestionAnswering",
+     [{}, SMALL | {"num_labels": 12, "visual_embed": False, "coordinate_size": 60,
+                   "shape_size": 72, "has_spatial_attention_bias": False, "rel_pos_bins": 20}]),
+    ("vilt", "Vilt",
+     "Model ForQuestionAnswering ForImageAndTextRetrieval ForTokenClassification",
+     [{}, SMALL | {"qkv_bias": False, "image_size": 96, "modality_type_vocab_size": 3}]),
+    ("dpt", "DPT", "ForDepthEstimation ForSemanticSegmentation Model",
+     [{}, SEEN | MAPS | {"qkv_bias": False, "reassemble_factors": [2, 1, 1, 0.5],
+                         "readout_type": "ignore", "use_auxiliary_head": False,
+                         "use_batch_norm_in_fusion_residual": True, "add_projection": True}]),
+    ("depth_anything", "DepthAnything", "ForDepthEstimation",
+     [{}, MAPS | {"head_hidden_size": 10, "reassemble_hidden_size": 192, "backbone_config": {
+         "model_type": "dinov2", "hidden_size": 192, "num_attention_heads": 3,
+         "num_hidden_layers": 3, "out_indices": [1, 2, 3], "reshape_hidden_states": False}}]),
+    ("moonshine", "Moonshine", "ForConditionalGeneration Model",
+     [{}, {"hidden_size": 96, "intermediate_size": 200, "encoder_num_hidden_layers": 2,
+           "decoder_num_hidden_layers": 3, "decoder_num_key_value_heads": 2,
+           "encoder_num_key_value_heads": 4, "attention_bias": True,
+           "tie_word_embeddings": False}]),
+    ("parakeet_encoder", "Parakeet", "Encoder",
+     [{}, TOWER | {"attention_bias": False, "convolution_bias": False, "num_mel_bins": 128,
+                   "subsampling_factor": 4, "conv_kernel_size": 5}]),
+    ("parakeet_ctc", "Parakeet", "ForCTC", [{}, {"vocab_size": 99, "encoder_config": TOWER}]),
+    ("detr", "Detr", "ForObjectDetection Model", [FINDS]),
+    ("table-transformer", "TableTransformer", "ForObjectDetection Model", [FINDS]),
+    ("sam", "Sam", "Model",
+     [{}, {"vision_config": SAM | {"output_channels": 256}, "mask_decoder_config": {
+         "num_hidden_layers": 3, "mlp_dim": 300, "num_multimask_outputs": 2,
+         "iou_head_depth": 4, "iou_head_hidden_dim": 100}}]),
+    ("dpr", "DPR", "QuestionEncoder ContextEncoder Reader",
+     [{}, SMALL | {"projection_dim": 100}]),
+    ("pix2struct", "Pix2Struct", "ForConditionalGeneration",
+     [{}, {"vision_config": {"hidden_size": 100, "num_attention_heads": 5, "d_kv": 16,
+                             "num_hidden_layers": 2, "seq_len": 50, "d_ff": 60},
+           "text_config": {"hidden_size": 100, "num_heads": 5, "d_kv": 16, "num_layers": 3,
+                           "vocab_size": 5001, "d_ff": 60}}]),
+]  # fmt: skip
+
+# Keys that were not read, or read wrongly, when files were varied at random.
+LAST = {"num_hidden_layers": 2, "hidden_size": 96, "intermediate_size": 200, "vocab_size": 5001,
+        "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
+CASES += [
+    ("blip", "Blip", "ForConditionalGeneration",
+     [{"vision_config": TOWER | {"hidden_size": 192}, "tie_word_embeddings": False,
+       "text_config": TOWER | {"vocab_size": 5001, "encoder_hidden_size": 100}}]),
+    ("blip-2", "Blip2", "ForConditionalGeneration",
+     [TEXT | {"vision_config": TOWER, "qformer_config": {"encoder_hidden_size": 100,
+                                                         "num_hidden_layers": 3}}]),
+    ("convbert", "ConvBert", "ForMaskedLM", [UNTIED]),
+    ("deberta", "Deberta", "ForQuestionAnswering", [SMALL | {"type_vocab_size": 2}]),
+    ("imagegpt", "ImageGPT", "Model", [{"n_layer": 2, "add_cross_attention": True}]),
+    ("internvl", "InternVL", "ForConditionalGeneration",
+     [TEXT | UNTIED | {"vision_config": TOWER | {"image_size": 112, "use_mask_token": True,
+                                        "use_absolute_position_embeddings": False}}]),
+    ("mobilenet_v2", "MobileNetV2", "Model", [{"first_layer_is_expansion": False}]),
+    ("olmo_hybrid", "OlmoHybrid", "Model", [LAST | {"vocab_size": 100_300}]),
+    ("prophetnet", "ProphetNet", "Model", [{"add_cross_attention": False}]),
+    ("swinv2", "Swinv2", "Model", [{"use_absolute_embeddings": True}]),
+    ("switch_transformers", "SwitchTransformers", "Model",
+     [{"d_model": 96, "num_layers": 5, "num_decoder_layers": 6, "encoder_sparse_step": 3,
+       "decoder_sparse_step": 2, "num_experts": 3}]),
+    ("trocr", "TrOCR", "ForCausalLM", [{"d_model": 96, "decoder_layers": 2}]),
+    ("vaultgemma", "VaultGemma", "ForCausalLM", [LAST | {"attention_bias": True}]),
+    ("videomae", "VideoMAE", "ForPreTraining", [SEEN | {"use_mean_pooling": False}]),
+    ("vivit", "Vivit", "Model", [SEEN | {"pooler_output_size": 50}]),
+    ("xmod", "Xmod", "Model", [SMALL | {"pre_norm": True}]),
+]  # fmt: skip
 
 # The same of flash-linear-attention, whose files name no class.
 BIG = {"hidden_size": 2048, "num_hidden_layers": 24}

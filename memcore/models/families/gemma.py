@@ -53,6 +53,7 @@ def _config(k: Keys, family: str, vocab: int, positions: int) -> Model:
             activation=k.word("hidden_activation", "gelu_pytorch_tanh", ACTIVATIONS),
             tied_embeddings=k.flag("tie_word_embeddings", True),
             attention_bias=k.flag("attention_bias", False),
+            out_bias=k.flag("attention_bias", False),
             attention_dropout=k.dropout("attention_dropout", 0.0),
         ),
     )

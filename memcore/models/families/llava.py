@@ -26,7 +26,8 @@ VISION = "vision"
 
 def part(k: Keys, key: str, kind: str, known: dict[str, Family], defaults: dict[str, int]) -> Model:
     """The model that one of the configs inside this one describes."""
-    given = k.config.get(key, {})
+    given = k.config.get(key)
+    given = defaults if given is None else given
     if not isinstance(given, dict):
         k.fail(key, "must be a config.json of its own, in braces")
         given = {}
@@ -35,9 +36,7 @@ def part(k: Keys, key: str, kind: str, known: dict[str, Family], defaults: dict[
         listed = ", ".join(known)
         k.fail(f"{key}.model_type", f"{shown(word)} is not known here; known: {listed}")
         word = kind
-    keys = Keys(
-        {**(defaults if word == kind else {}), **given, "model_type": word}, known[word].aliases
-    )
+    keys = Keys({**given, "model_type": word}, known[word].aliases)
     model = known[word].config(keys)
     k.absorb(key, keys)
     return model
@@ -54,7 +53,7 @@ def _config(k: Keys) -> Model:
         read = -1
     traits = replace(
         text.traits,
-        tied_embeddings=k.flag("tie_word_embeddings", text.traits.tied_embeddings),
+        tied_embeddings=text.traits.tied_embeddings or k.flag("tie_word_embeddings", False),
         projector_bias=k.flag("multimodal_projector_bias", True),
     )
     k.refuse("projector_hidden_act", "gelu")

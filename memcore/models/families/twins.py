@@ -162,7 +162,7 @@ def _by_head(config: Config) -> Config:
 
 def _hyperclova(config: Config) -> Config:
     """Norms before and behind each part, as GLM-4 (0414) has them, and Granite's multipliers."""
-    _as(config, use_post_norm=True, mlp_bias=False)
+    _as(config, use_post_norm=True, mlp_bias=False, attention_bias=False)
     scaled = ("embedding_multiplier", "residual_multiplier", "attention_multiplier")
     own = _by_head(_without(config, "use_post_norm", "mlp_bias", "logits_scaling", *scaled))
     heads = _number(config, "num_attention_heads", 32)
@@ -185,7 +185,7 @@ def _bailing(config: Config) -> Config:
 
 def _minicpm3(config: Config) -> Config:
     """Latent attention before an MLP in each layer."""
-    _as(config, num_experts=0)
+    _as(config, num_experts=0, mlp_bias=False)
     absent = [key for key in ("v_head_dim", "head_dim") if config.get(key) is None]
     return _youtu(_without(config, "scale_emb", "scale_depth", "dim_model_base", "num_experts",
                            "mlp_bias", *absent))  # fmt: skip

@@ -12,8 +12,8 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.models.config import Keys
-from memcore.models.families.counted.connectors import CONNECTORS, TIED
-from memcore.models.sizes import embedded, encoder_layer, linear
+from memcore.models.families.counted.connectors import ALONE, CONNECTORS, TIED
+from memcore.models.sizes import embedded, encoder_layer, linear, patched
 from memcore.units import bytes_text
 
 TEXT, VISION = "text_config", "vision_config"
@@ -28,6 +28,9 @@ OF_THE_WHOLE = (
     "dtype",
     "torch_dtype",
 )
+# Whose head is the embedding where the whole or its text says so; else the whole's word counts.
+EITHER = ("llava", "llava_next_video", "llava_onevision", "minimax_m3_vl", "video_llama_3",
+          "fast_vlm")  # fmt: skip
 # Classes that write text.
 SUFFIXES = (
     *("ForConditionalGeneration", "ForCausalLM", "LMHeadModel", "InternVLChatModel"),
@@ -128,8 +131,10 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     tied = config.get("tie_word_embeddings")
     if known and known.ties:
         inner["tie_word_embeddings"] = False if tied is None else tied
-    elif tied is not None and not inner.get("tie_word_embeddings"):
-        inner["tie_word_embeddings"] = tied  # of the two, the one that ties
+    elif tied is not None and not (
+        config["model_type"] in EITHER and inner.get("tie_word_embeddings")
+    ):
+        inner["tie_word_embeddings"] = tied
     elif known and known.tied:
         inner.setdefault("tie_word_embeddings", True)
     return inner
@@ -419,6 +424,9 @@ def _internvl(k: Keys, hidden: int) -> int:
     )
     joined = 4 * width
     placed = embedded(k, width, 448, 14, extra=1) + width
+    if not k.flag("use_absolute_position_embeddings", True):
+        placed -= (patched(k, 448, 14)[0] + 1) * width
+    placed += width if k.flag("use_mask_token", False) else 0
     return placed + depth * layer + 2 * joined + _two_layers(joined, hidden)
 
 
@@ -502,6 +510,7 @@ KNOWN |= {
         count,
         whole=True,
         flat=kind in ("fuyu", "paddleocr_vl"),
+        ties=kind in ALONE,
         tied=kind in TIED,
         assumes={"num_key_value_heads": 8, "head_dim": 128} if kind == "voxtral" else {},
     )

@@ -7,6 +7,7 @@ of transformers 5.23.0, and of flash-linear-attention for what states.py has.
 from __future__ import annotations
 
 from memcore.models.families.counted import (
+    composed,
     decoders,
     paired,
     parts,
@@ -21,7 +22,7 @@ from memcore.models.families.family import Family
 
 COUNTED: dict[str, Family] = {
     kind: family
-    for sort in (text, decoders, translators, states, speech, vision, paired, parts)
+    for sort in (text, decoders, translators, states, speech, vision, paired, parts, composed)
     for kind, family in sort.COUNTED.items()
 }
 

@@ -175,7 +175,8 @@ def _asked(kind: str) -> Connector:
 
     def count(k: Keys, hidden: int) -> int:
         tower = part(k, VISION, f"{kind}_vision_model")
-        former = part(k, "qformer_config", f"{kind}_qformer")
+        read = {"encoder_hidden_size": tower.count("hidden_size", 1408)}  # whatever a file says
+        former = part(k, "qformer_config", f"{kind}_qformer", own=read)
         width = former.count("hidden_size", 768)
         rows = k.count("num_query_tokens", 32) * width
         return tower.parameters + former.parameters + rows + linear(width, hidden)
@@ -199,6 +200,8 @@ def _heard(kind: str, layers: int, width: str, bias: bool | str, wider: int = 1)
 
 
 FLAMINGO = _heard("audioflamingo3_encoder", 2, "hidden_size", "projector_bias")
+# Wrappers whose head is the embedding where they say so, whatever their text says.
+ALONE = {"audioflamingo3", "musicflamingo", "qwen2_audio", "voxtral"}
 # Wrappers whose head is the embedding where neither they nor their text say.
 TIED = {"aya_vision", "cohere2_vision", "deepseek_vl", "glmasr", "got_ocr2", "lfm2_vl",
         "lighton_ocr", "ovis2", "paddleocr_vl"}  # fmt: skip

@@ -155,7 +155,8 @@ def _longcat(k: Keys) -> int:
 def _olmo_hybrid(k: Keys) -> int:
     """OLMo's layers, three of four with a gated delta net."""
     s = Sizes(k, 3840, 32, 30, None, 100_352)
-    keys, values = k.count("linear_num_key_heads", 30), k.count("linear_num_value_heads", 30)
+    keys = k.count_or("linear_num_key_heads", s.heads)
+    values = k.count_or("linear_num_value_heads", s.heads)
     of_key = keys * k.count_or("linear_key_head_dim", int(0.75 * s.width / keys))
     dim = k.count_or("linear_value_head_dim", 2 * int(0.75 * s.width / keys))
     of_value, kernel = values * dim, k.count("linear_conv_kernel_dim", 4)
@@ -168,8 +169,9 @@ def _olmo_hybrid(k: Keys) -> int:
     )
     bias = k.flag("attention_bias", False)
     full = s.attends(bias) + s.heads * s.dim + s.kv * s.dim
+    last = min(3, s.layers - 1)  # one layer sees all tokens, of however few
     kinds = _kinds(k, "layer_types", s.layers, MIXERS,
-                   lambda i: FULL if i % 4 == 3 else STATE)  # fmt: skip
+                   lambda i: FULL if i % 4 == 3 or i == last else STATE)  # fmt: skip
     mixes = sum(full if kind == FULL else state for kind in kinds)
     layer = s.gated(k.count("intermediate_size", 11_008)) + 2 * s.width
     return mixes + s.layers * layer + s.ends(k)
@@ -335,7 +337,7 @@ def _generation(k: Keys) -> int:
 def _trocr(k: Keys) -> int:
     """The decoder that reads what an encoder of images makes."""
     width, layers = k.count("d_model", 1024), k.count("decoder_layers", 12, 100_000)
-    vocab, read = k.count("vocab_size", 50_265), k.count_or("cross_attention_hidden_size", 1024)
+    vocab, read = k.count("vocab_size", 50_265), k.count_or("cross_attention_hidden_size", width)
     layer = encoder_layer(width, k.count("decoder_ffn_dim", 4096)) + norm(width)
     layer += 2 * linear(width, width) + 2 * linear(read, width)
     found = vocab * width + layers * layer
@@ -352,7 +354,9 @@ def _imagegpt(k: Keys) -> int:
     vocab, rows = k.count("vocab_size", 513), k.count("n_positions", 1024)
     inner = k.count_or("n_inner", 4 * width)
     found = (vocab + rows) * width + width
-    found += layers * (encoder_layer(width, inner) - 2 * width)
+    layer = encoder_layer(width, inner) - 2 * width
+    layer += attention(width) + width if k.flag("add_cross_attention", False) else 0
+    found += layers * layer
     if k.head == CAUSAL:  # one word begins an image, and is none of it
         found += (vocab - 1) * width
     return found + (width * labels(k) if k.head == CLASSIFICATION else 0)

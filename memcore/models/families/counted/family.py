@@ -9,6 +9,7 @@ from memcore.layers.ops import TOKENS
 from memcore.models.config import Keys
 from memcore.models.families.family import HF_ONLY, Family
 from memcore.models.model import Model
+from memcore.models.sizes import encoder_layer
 from memcore.tape.dims import COUNTED, D
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
@@ -100,3 +101,13 @@ def share(k: Keys, key: str, usual: float) -> float:
         k.fail(key, f"must be a number above 0, not {shown(value)}")
         return usual
     return value
+
+
+def of_encoder(
+    k: Keys, hidden: int = 768, inner: int = 3072, layers: int = 12, heads: int = 12
+) -> tuple[int, int]:
+    """Width and parameters of the layers of an encoder as BERT's; with their defaults."""
+    width = k.count("hidden_size", hidden)
+    k.divides("hidden_size", width, "num_attention_heads", k.count("num_attention_heads", heads))
+    layer = encoder_layer(width, k.count("intermediate_size", inner))
+    return width, k.count("num_hidden_layers", layers, 100_000) * layer

@@ -102,13 +102,14 @@ def _blip(k: Keys) -> int:
     width, vocab = texts.count("hidden_size", 768), texts.count("vocab_size", 30_524)
     _headed(texts, width)
     rows = vocab + texts.count("max_position_embeddings", 512)
-    read = texts.count("encoder_hidden_size", 768)
-    read = seen if "encoder_hidden_size" not in texts.config else read
+    texts.config.get("encoder_hidden_size")  # is the width of what sees, whatever a file says
     layer = encoder_layer(width, texts.count("intermediate_size", 3072)) + norm(width)
-    layer += 2 * linear(width, width) + 2 * linear(read, width)
+    layer += 2 * linear(width, width) + 2 * linear(seen, width)
     found += rows * width + norm(width)
     found += texts.count("num_hidden_layers", 12, 100_000) * layer
     found += linear(width, width) + norm(width) + vocab
+    tied = k.flag("tie_word_embeddings", True) or texts.flag("tie_word_embeddings", True)
+    found += 0 if tied else vocab * width + vocab
     k.absorb("vision_config", images)
     k.absorb("text_config", texts)
     return found

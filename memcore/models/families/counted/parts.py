@@ -27,20 +27,25 @@ class Part:
 
 
 def part(
-    k: Keys, place: str, kind: str, usual: Mapping[str, Any] | None = None, head: str = EMBEDDING
+    k: Keys,
+    place: str,
+    kind: str,
+    usual: Mapping[str, Any] | None = None,
+    head: str = EMBEDDING,
+    own: Mapping[str, Any] | None = None,
 ) -> Part:
     """The model that the config at `place` describes, as its own family counts it.
 
     kind    its model_type where the config names none
     usual   what a file without that config has there
     head    of its class; by itself it has none
+    own     keys that are so whatever the file says
     """
     given = k.config.get(place)
     if given is not None and not isinstance(given, Mapping):
         return Part(1, k.within(place))
-    found = families.inside(
-        {"model_type": kind, **((usual or {}) if given is None else given)}, head
-    )
+    inner = (usual or {}) if given is None else given
+    found = families.inside({"model_type": kind, **inner, **(own or {})}, head)
     k.absorb(place, found.keys)
     return found
 
@@ -182,6 +187,7 @@ def _tower(count: Callable[[Keys], int], named: str) -> Family:
     return counted(count, {named: EMBEDDING})
 
 
+SAM_VISION = "sam_vision_model"
 _WHISPER = ("hidden_size", "num_hidden_layers", "intermediate_size")
 COUNTED: dict[str, Family] = {
     "pixtral": _tower(_pixtral, "PixtralVisionModel"),
@@ -197,7 +203,7 @@ COUNTED: dict[str, Family] = {
     "glm4v_moe_vision": _tower(_glm(False), "Glm4vMoeVisionModel"),
     "glm_ocr_vision": _tower(_glm(True), "GlmOcrVisionModel"),
     "got_ocr2_vision": _tower(_sam, "GotOcr2VisionEncoder"),
-    "sam_vision_model": _tower(_sam, "SamVisionModel"),
+    SAM_VISION: _tower(_sam, "SamVisionModel"),
     "qwen2_audio_encoder": _tower(_heard(), "Qwen2AudioEncoder"),
     "voxtral_encoder": _tower(_heard(*_WHISPER), "VoxtralEncoder"),
     "audioflamingo3_encoder": _tower(_heard(*_WHISPER), "AudioFlamingo3Encoder"),

@@ -198,6 +198,7 @@ def _deberta(r: Read) -> int:
     k = r.keys
     unplaced = not k.flag("position_biased_input", True)
     rows = -k.count("max_position_embeddings", 512) if unplaced else 0
+    rows += k.count_or_zero("type_vocab_size", 0)
     rows += 2 * _distances(k) if k.flag("relative_attention", False) else 0
     return rows * r.width
 
@@ -241,7 +242,9 @@ def _mobile_layer(r: Read) -> int:
     """MobileBERT: a layer is narrow inside, with several MLPs."""
     k, width = r.keys, r.width
     bottleneck = k.flag("use_bottleneck", True)
+    k.refuse("use_bottleneck", True)
     inside = k.count("intra_bottleneck_size", 128) if bottleneck else width
+    k.divides("intra_bottleneck_size", inside, "num_attention_heads", r.heads)
     of_keys = k.flag("key_query_shared_bottleneck", True)
     of_values = k.flag("use_bottleneck_attention", False)
     more = k.count("num_feedforward_networks", 4) - 1
@@ -313,6 +316,10 @@ def _xmod_layer(r: Read) -> int:
     return found + (norm(r.width) if k.flag("adapter_layer_norm", False) else 0)
 
 
+def _normed_first(r: Read) -> int:
+    return norm(r.width) if r.keys.flag("pre_norm", False) else 0
+
+
 ENCODERS: dict[str, tuple[str, Encoder]] = {
     "longformer": ("Longformer", Encoder(30_522, layer=_longformer, pooled=frozenset({EMBEDDING}),
                                          dense=True)),
@@ -321,7 +328,8 @@ ENCODERS: dict[str, tuple[str, Encoder]] = {
     "layoutlm": ("LayoutLM", Encoder(30_522, beside=_boxes, pooled=EVERY)),
     "squeezebert": ("SqueezeBert", Encoder(30_522, layer=_grouped, pooled=EVERY)),
     "convbert": ("ConvBert", Encoder(30_522, embed=("embedding_size", 768), layer=_convolves,
-                                     beside=_convbert, pooled=frozenset(), dense=True)),
+                                     beside=_convbert, pooled=frozenset(), dense=True,
+                                     twice=False)),
     "deberta": ("Deberta", Encoder(50_265, types=0, layer=_deberta_layer, beside=_deberta,
                                    pooled=frozenset({CLASSIFICATION}))),
     "rembert": ("RemBert", Encoder(250_300, 1152, 4608, 18, 32, embed=("input_embedding_size", 256),
@@ -344,7 +352,8 @@ ENCODERS: dict[str, tuple[str, Encoder]] = {
     "nystromformer": ("Nystromformer", Encoder(
         30_000, positions=510, layer=_nystrom_layer, beside=_two_rows, pooled=frozenset(),
         dense=True, two=True)),
-    "xmod": ("Xmod", Encoder(30_522, layer=_xmod_layer, pooled=frozenset({EMBEDDING}), dense=True)),
+    "xmod": ("Xmod", Encoder(30_522, layer=_xmod_layer, beside=_normed_first,
+                             pooled=frozenset({EMBEDDING}), dense=True)),
 }  # fmt: skip
 
 COUNTED: dict[str, Family] = {

@@ -134,9 +134,11 @@ def _prophetnet(k: Keys) -> int:
     rows, ahead = k.count("max_position_embeddings", 512), k.count("ngram", 2)
     buckets = k.count("num_buckets", 32) * k.count("num_decoder_attention_heads", 16)
     one, other = k.count("encoder_ffn_dim", 4096), k.count("decoder_ffn_dim", 4096)
+    crossed = k.flag("add_cross_attention", True)
+    layer = _reading(width, other) if crossed else encoder_layer(width, other)
     return (
         (vocab + 2 * rows + ahead) * width + 2 * norm(width) + read * encoder_layer(width, one)
-        + written * (_reading(width, other) + linear(width, buckets))
+        + written * (layer + linear(width, buckets))
     )  # fmt: skip
 
 
@@ -168,7 +170,7 @@ def _t5(sparse: bool, far: bool, width: int, heads: int, layers: int) -> Callabl
             more = (experts - 1) * fed + linear(hidden, experts, bias)
             for place, deep, usual in (("encoder", read, 3), ("decoder", written, 3)):
                 some = k.count_or_zero(f"num_sparse_{place}_layers", usual)
-                step = deep // some if some else 0
+                step = k.count_or_zero(f"{place}_sparse_step", deep // some if some else deep)
                 found += more * sum(_is_sparse(i, step) for i in range(deep))
         tied = k.head != CAUSAL or k.flag("tie_word_embeddings", True)
         return found + (0 if tied else vocab * hidden)

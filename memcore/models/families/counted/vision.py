@@ -110,7 +110,7 @@ def _video(k: Keys) -> int:
         within = k.count("decoder_intermediate_size", 1536)
         found += width * wide + wide + norm(wide) + linear(wide, values * frames)
         found += k.count("decoder_num_hidden_layers", 4) * layer(wide, within)
-    elif k.head == CLASSIFICATION or not k.flag("use_mean_pooling", True):
+    if k.head == CLASSIFICATION or not k.flag("use_mean_pooling", True):
         found += norm(width)
     return found + _classes(k, width)
 
@@ -123,7 +123,8 @@ def _vivit(k: Keys) -> int:
     patches = (k.count("num_frames", 32) // frames) * (height // rows) * (wide // columns)
     values = k.count("num_channels", 3) * frames * rows * columns
     bias = 0 if k.flag("qkv_bias", True) else 3 * width
-    pooled = linear(width, width) if k.head == EMBEDDING else 0
+    out = k.count_or("pooler_output_size", width)
+    pooled = linear(width, out) if k.head == EMBEDDING else 0
     return (
         linear(values, width) + (patches + 2) * width
         + layers * (encoder_layer(width, inner) - bias) + norm(width) + pooled + _classes(k, width)
@@ -187,7 +188,8 @@ def _swin(second: bool) -> Callable[[Keys], int]:
         patches, values = patched(k, patch=4)
         bias, ratio = k.flag("qkv_bias", True), share(k, "mlp_ratio", 4.0)
         found = linear(values, width) + norm(width)
-        found += patches * width if k.flag("use_absolute_embeddings", False) else 0
+        placed = k.flag("use_absolute_embeddings", False)
+        found += (patches + second) * width if placed else 0
         found += width if k.head == MASKED_IMAGES else 0
         for i, (wide, layers, heads) in enumerate(stages):
             layer = encoder_layer(wide, int(wide * ratio)) - (0 if bias else 3 * wide)
@@ -317,14 +319,9 @@ def _mobilenet_v2(k: Keys) -> int:
     usual = (16, 24, 24, 32, 32, 32, 64, 64, 64, 64, 96, 96, 96, 160, 160, 160, 320)
     widths = [_rounded(n * depth, by, least) for n in usual]
     stem = _rounded(32 * depth, by, least)
-    k.flag("first_layer_is_expansion", True)
     found = _normed(k.count("num_channels", 3), stem, 3)
-    if not k.flag("first_layer_is_expansion", True):
-        wide = _rounded(stem * wider, by, least)
-        found += _normed(stem, wide, 1)
-    else:
-        wide = stem
-    found += _normed(wide, wide, 3, groups=wide) + _normed(wide, widths[0], 1)
+    found += 0 if k.flag("first_layer_is_expansion", True) else _normed(stem, stem, 1)
+    found += _normed(stem, stem, 3, groups=stem) + _normed(stem, widths[0], 1)
     for before, into in pairwise(widths):
         wide = _rounded(before * wider, by, least)
         found += _normed(before, wide, 1) + _normed(wide, wide, 3, groups=wide)

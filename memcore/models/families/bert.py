@@ -26,32 +26,20 @@ from memcore.layers.ops import (
     by_heads,
     classes_loss,
     dropped,
+    first_token,
     labelled_loss,
     plain_mlp,
     spans_loss,
     tokens_loss,
+    unread,
     value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import encoder, own_keys
 from memcore.models.model import Model
-from memcore.tape.dims import (
-    CLASSES,
-    CP,
-    EMBED,
-    ONE,
-    POSITIONS,
-    TP,
-    TYPES,
-    VOCAB,
-    B,
-    D,
-    Factor,
-    Q,
-    S,
-)
+from memcore.tape.dims import CLASSES, CP, EMBED, ONE, POSITIONS, TP, TYPES, VOCAB, D, Factor, Q, S
 from memcore.tape.kinds import EVERY, Part, tied
-from memcore.tape.primitives import add, dropout, embedding, keeps_result, layer_norm, linear, split
+from memcore.tape.primitives import add, dropout, embedding, keeps_result, layer_norm, linear
 from memcore.tape.structure import (
     CLASSIFICATION,
     EMBEDDING,
@@ -168,7 +156,7 @@ def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 def pooled(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """What a classifier reads of each sequence: of its first token."""
-    (first,) = split(t, x, [(B, D)], sliced=True)
+    first = first_token(t, x)
     if s.family in (*ROBERTAS, "electra"):
         first = dropped(t, s, first, "classifier dropout, first")
     h = linear(t, "pooler.dense", first, D, D, bias=True)
@@ -191,8 +179,7 @@ def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == EMBEDDING:
         if s.family in ("distilbert", "electra", "deberta-v2"):
             return x
-        for name, shape in (("weight", (D, D)), ("bias", (D,))):  # whose result nobody reads
-            t.parameter(f"pooler.dense.{name}", shape, idle=True)
+        unread(t, "pooler.dense", D, D)
         return x
     if s.head == CLASSIFICATION:
         h = dropped(t, s, pooled(t, s, x), "classifier dropout")

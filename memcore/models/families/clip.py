@@ -18,6 +18,7 @@ from memcore.layers.ops import (
     by_heads,
     labelled_loss,
     plain_mlp,
+    unread,
     value_heads,
 )
 from memcore.models.config import Keys
@@ -122,8 +123,7 @@ def _seen(t: Tape, x: Tensor, images: Factor, width: Factor) -> Tensor:
 def _vision_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == ALIKE:
         return _seen(t, x, B, D)
-    for name in ("weight", "bias"):  # of a norm of the class token, which nobody reads
-        t.parameter(f"post_layernorm.{name}", (D,), idle=True)
+    unread(t, "post_layernorm", D)  # of the class token
     return x
 
 

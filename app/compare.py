@@ -33,7 +33,7 @@ def columns() -> list[Column]:
         taken = (*names, FIELD, FIGURE, "key", tables.PATH)
         names.append(f"{string.ascii_uppercase[i]}: {name}" if name in taken else name)
     return [
-        Column(name, plan, _report(plan), pin, state.calibrated(plan))
+        Column(name, plan, _report(plan), pin, state.calibrated(plan), state.beside_server(plan))
         for name, (_, plan, pin) in zip(names, every, strict=True)
     ]
 
@@ -305,12 +305,4 @@ def _file(found: Sequence[Column]) -> None:
         rows = tables.tidy(found, links, f"{here}?{query_text(together())}")
         return tables.csv(rows, tables.context(None, ""))
 
-    st.download_button(
-        "Comparison (CSV)",
-        file,
-        "memplan-compare.csv",
-        "text/csv",
-        key="download_memplan-compare.csv",
-        on_click="ignore",
-        icon=":material/download:",
-    )
+    parts.save("Comparison (CSV)", file, "memplan-compare.csv", of_plan=False)

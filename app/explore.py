@@ -18,14 +18,13 @@ from app import (
     plot,
     searching,
     shared,
+    sidebar,
     state,
     svg,
     tables,
     why,
 )
-from app.controls import Take
 from app.exploring import FIGURES
-from app.fields import field
 from app.grid import Column
 from app.text import plain
 from memcore.plan.plan import Plan
@@ -319,20 +318,9 @@ def _load() -> None:
     with st.container(key="load"):
         columns = st.columns(3)
     for column, name in zip(columns, ("concurrency", "prompt_len", "output_len"), strict=True):
-        f = field(f"serve.{name}")
         with column:
-            st.number_input(
-                f.label,
-                min_value=int(f.low or 0),
-                max_value=int(f.high or 0),
-                key=state.control(f"load_{name}", state.drafted(f.path), _loaded(f.path)),
-                help=f.full_help,
-            )
+            sidebar.number(f"serve.{name}", "load_")
     parts.latency_targets()
-
-
-def _loaded(path: str) -> Take:
-    return lambda n: state.change({path: n or 0})
 
 
 def _gpus(plan: Plan, now: Asked) -> None:
@@ -353,8 +341,9 @@ def _gpus(plan: Plan, now: Asked) -> None:
         first = "Cheapest" if found[0].cost_out is not None else "First"
         st.markdown(
             f"**{plain(said)}: {len(found)} of {tried} accelerators serve them.** "
-            f"{first}: {plain(tables.booking_text(found[0]))}. The others do not have the memory"
-            f"{', or miss the latency targets' if Targets.of(plan) != ANY else ''}."
+            f"{first}: {plain(tables.booking_text(found[0]))}. Of the others no node has the "
+            f"memory{', or they miss the latency targets' if Targets.of(plan) != ANY else ''}: "
+            "*Pipeline parallel, serving* spreads a replica over several."
         )
     else:
         st.markdown(f"**{plain(said)}: nothing with up to 64 ranks in one node serves them.**")
@@ -364,10 +353,17 @@ def _gpus(plan: Plan, now: Asked) -> None:
                 f"The nearest: one user alone on {choice.gpus:,} × "
                 f"{exploring.text('cluster.gpu', choice.gpu)}, where {miss.text}."
             )
-    rows = tables.bookings(found)
+    by = state.benched_moves()
+    rows = tables.bookings(found, by)
+    if by:
+        parts.small(
+            "**Choices, ranks and costs are as predicted.** Calibrated seconds stand beside those "
+            "that your benchmark says something of."
+        )
+    beside = tables.BESIDE.values()
     _table(
         rows,
-        tables.BOOKING_COLUMNS,
+        [name for name in tables.BOOKING_COLUMNS if by or name not in beside],
         "explore_gpus",
         "What serves the plan, accelerator by accelerator",
         plans=[c.plan for c in found],

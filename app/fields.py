@@ -8,7 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memcore.plan.plan import Plan, facts, field_of, field_paths, get, title_of, value_text
+from memcore.errors import Issue
+from memcore.plan.plan import (
+    Plan,
+    change_texts,
+    facts,
+    field_of,
+    field_paths,
+    get,
+    title_of,
+    value_text,
+)
+from memcore.plan.rule import said
 from memcore.words.word import Word
 
 PATH = re.compile(r"\b(cluster|parallel|train|serve|together|run)\.[a-z_]+[a-z]\b")
@@ -74,6 +85,34 @@ def in_words(text: str) -> str:
     """A text of the engine with the title of each field, quoted, in place of its path."""
     named = titles()
     return PATH.sub(lambda found: f'"{named[found[0]]}"' if found[0] in named else found[0], text)
+
+
+# Words of these fields, as a reason has them: "deepspeed does not have bf16-autocast". Of a word of
+# several of them the last says what it is called.
+_NAMED = (
+    *("train.kernels", "train.precision", "train.adapter", "train.optimizer", "serve.engine"),
+    "train.framework",
+)
+
+
+@functools.cache
+def _labels() -> Mapping[str, str]:
+    """The label of each word of _NAMED that is not English too, as 'none' is."""
+    words = {w: word.label for path in _NAMED for w, word in (facts(path).words or {}).items()}
+    return {w: label for w, label in words.items() if w != "none"}
+
+
+def said_of(issue: Issue) -> str:
+    """What is wrong, and what settles it or was done about it, with fields and words as the sidebar
+    names them."""
+    path = named[0] if (named := PATH.search(issue.field)) else issue.field
+    settles = said(issue.remedies, path) if issue.remedies else ""
+    why, found, rest = issue.message.partition(settles) if settles else (issue.message, "", "")
+    names = "|".join(sorted(map(re.escape, _labels()), key=len, reverse=True))
+    why = re.sub(rf"(?<![\w./-])({names})(?![\w-])", lambda w: _labels()[w[0]], why)
+    if found and issue.mended:
+        return in_words(f"{why.rstrip('; ')}. Now {', '.join(change_texts(issue.mended, ':'))}")
+    return in_words(why + (said(issue.remedies, path, value_text) if found else "") + rest)
 
 
 @functools.cache

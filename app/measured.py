@@ -14,6 +14,7 @@ from memcore.formats.snapshot import Device
 from memcore.formats.totals import Totals
 from memcore.plan.measured import MOST_SECONDS
 from memcore.plan.plan import title_of
+from memcore.report import Memory
 from memcore.units import GiB, bytes_text, seconds_text
 
 TITLE = "Read it beside a run of yours"
@@ -41,11 +42,12 @@ def _snapshot() -> None:
         return
     device = found.fullest
     st.markdown(_totals(device) if isinstance(device, Totals) else _peak(device))
+    if isinstance(device, Totals) and device.ran_out:
+        parts.prose(_why_not(device.peak["allocated"], report.memory))
     for failure in device.failures:
         st.warning(f"Memory ran out: {failure}.", icon=":material/memory_alert:")
-    parts.table(
-        tables.held(device, report.memory), key="held", alt="The plan's peak beside what a run held"
-    )
+    rows = tables.held(device, report.memory)
+    parts.table(rows, key="held", alt="The plan's peak beside what a run held")
 
 
 def _peak(device: Device) -> str:
@@ -58,8 +60,21 @@ def _peak(device: Device) -> str:
 
 
 def _totals(device: Totals) -> str:
+    if device.ran_out:
+        return f"**Memory ran out: {device.ran_out}.**"
     said = ", ".join(f"{bytes_text(size)} {name}" for name, size in device.peak.items())
     return f"**GPU {device.index} had {said} at its peak.** {' '.join(device.remarks())}"
+
+
+def _why_not(needed: int, memory: Memory) -> str:
+    """What the plan on the page says of a run that ended so."""
+    peak = f"This plan has {bytes_text(memory.allocated_bytes)} of tensors at its peak"
+    if memory.allocated_bytes >= needed:
+        return f"{peak}, as the run would have had: *Memory* says of what, and what makes it fit."
+    return (
+        f"{peak}, which is less, so that the run was not as this plan. Set the model, the "
+        "micro-batch, the sequence length and all else as the run had it, or drop the job's files."
+    )
 
 
 def _content() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from mimetypes import guess_type
 from typing import Any, Literal
 
 import plotly.graph_objects as go
@@ -12,7 +13,7 @@ import streamlit as st
 from app import charts, grid, state, tables, why
 from app.controls import Take
 from app.fields import field as plan_field
-from app.fields import in_words, titles
+from app.fields import said_of, titles
 from app.text import plain as plain
 from app.text import title_of_plan
 from memcore.errors import Issue
@@ -23,7 +24,7 @@ from memcore.search.choices import own_price
 from memcore.together.generation import Generation, step_text
 from memcore.units import bytes_text, energy_text, money_text, seconds_text
 
-WORTH_SAYING = 0.01  # of host DRAM; a loader's batches are less
+WORTH_SAYING = 0.01  # of host DRAM, where a loader's batches are less, or of a run's time
 
 
 def listed(issues: Iterable[Issue]) -> str:
@@ -34,7 +35,7 @@ def listed(issues: Iterable[Issue]) -> str:
 def _issue(issue: Issue) -> str:
     title = titles().get(issue.field)
     name = f"{title} ({issue.field})" if title else issue.field
-    said = plain(in_words(issue.message))
+    said = plain(said_of(issue))
     return f"**{plain(name)}**: {said}" if name else said
 
 
@@ -73,17 +74,31 @@ def title() -> str:
     return title_of_plan(state.plan())
 
 
-def download_svg(label: str, drawn: Callable[[], str], name: str) -> None:
-    """A button that draws a picture when it is pressed."""
+def save(
+    label: str,
+    made: Callable[[], str | bytes],
+    name: str,
+    key: str = "",
+    icon: str = "download",
+    help: str | None = None,
+    of_plan: bool = True,
+) -> None:
+    """A button that makes a file when it is pressed, called after the plan where it is of one."""
     st.download_button(
         label,
-        drawn,
-        named(name),
-        "image/svg+xml",
-        key=f"download_{name}",
+        made,
+        named(name) if of_plan else name,
+        guess_type(name)[0],
+        key=key or f"download_{name}",
         on_click="ignore",
-        icon=":material/image:",
+        icon=f":material/{icon}:",
+        help=help,
     )
+
+
+def download_svg(label: str, drawn: Callable[[], str], name: str) -> None:
+    """A button that draws a picture when it is pressed."""
+    save(label, drawn, name, icon="image")
 
 
 def named(file: str) -> str:
@@ -150,13 +165,31 @@ def chart(
     )
 
 
+def _passes(run: Run) -> str:
+    """What saves and failures make of it."""
+    return (
+        f"{seconds_text(run.elapsed_seconds)} pass with a save every {run.save_every:,} steps and "
+        f"{run.interruptions:,.2g} interruptions."
+    )
+
+
 def run_figures(run: Run) -> None:
     """What the whole run takes."""
     figures = [
-        ("seconds", "Time to train", seconds_text(run.seconds), f"{run.steps:,} steps."),
+        (
+            "seconds",
+            "Time to train",
+            seconds_text(run.seconds),
+            f"{run.steps:,} steps. {_passes(run)}",
+        ),
         ("gpu_hours", "GPU-hours", f"{run.gpu_hours:,.0f}", "Of all GPUs."),
         ("energy_joules", "Energy", energy_text(run.energy_joules), "At the boards' power."),
-        ("joules_per_token", "Energy per token", energy_text(run.joules_per_token), ""),
+        (
+            "disk_bytes",
+            "Disk for checkpoints",
+            bytes_text(run.disk_bytes),
+            f"{bytes_text(run.checkpoint_bytes)} each, weights {bytes_text(run.weights_bytes)}.",
+        ),
     ]
     if run.cost is not None:
         figures.insert(2, ("cost", "Cost", money_text(run.cost), "At the plan's price."))
@@ -164,6 +197,9 @@ def run_figures(run: Run) -> None:
     for column, (field, label, text, about) in zip(columns, figures, strict=False):
         with column, why.figure(f"run.{field}", about):
             st.metric(label, text)
+    if run.elapsed_seconds > (1 + WORTH_SAYING) * run.seconds:
+        with columns[0]:
+            small(f"{seconds_text(run.elapsed_seconds)} with saves and failures")
     price, whose = own_price(state.plan())
     if run.cost is None and price is not None:
         with columns[-1], st.container(gap=None):
@@ -305,16 +341,10 @@ def download(
     It says which plan the figures are of, or, where they are about Memplan itself, only which
     Memplan."""
     plan, address = state.plan() if of_plan else None, addressing(st.context.url or "")
-    beside = state.calibrated() if of_plan else None
-    st.download_button(
-        label,
-        lambda: tables.csv(
-            rows() if callable(rows) else rows,
-            tables.context(plan, address() if plan else "", beside),
-        ),
-        named(name) if of_plan else name,
-        "text/csv",
-        key=f"download_{name}",
-        on_click="ignore",
-        icon=":material/download:",
-    )
+    beside = (state.calibrated(), state.beside_server()) if of_plan else ()
+
+    def made() -> bytes:
+        context = tables.context(plan, address() if plan else "", *beside)
+        return tables.csv(rows() if callable(rows) else rows, context)
+
+    save(label, made, name, of_plan=of_plan)

@@ -25,46 +25,42 @@ def draw(report: Report, about: str, drawn: bar.Bar | None) -> None:
     box = st.popover("Share", icon=":material/share:", key="share", on_change="rerun")
     if not box.open:
         return
-    plan, beside = state.plan(), state.calibrated()
+    plan, beside, server = state.plan(), state.calibrated(), state.beside_server()
+    link = parts.addressing(st.context.url or "")
     with box:
         st.markdown("**Copy link**: what you see, with all that is pinned.")
-        st.code(parts.addressing(st.context.url or "")(), language=None)
-        link, levers, others = (
-            parts.addressing(st.context.url or ""),
-            functools.partial(shared.levers, plan),
-            compare.side_by_side(),
-        )
-        st.download_button(
+        st.code(link(), language=None)
+        levers, others = functools.partial(shared.levers, plan), compare.side_by_side()
+        parts.save(
             "Report on one page (HTML)",
             lambda: one_page.page(
-                plan, report, levers() if report.memory else (), link(), beside, about, others()
+                plan,
+                report,
+                levers() if report.memory else (),
+                link(),
+                beside,
+                about,
+                others(),
+                server,
             ),
-            parts.named("memplan-report.html"),
-            "text/html",
-            key="report_html",
-            on_click="ignore",
-            icon=":material/print:",
-            help="What this page is about, with its bill, and beside the pinned plans, for whoever "
+            "memplan-report.html",
+            "report_html",
+            "print",
+            "What this page is about, with its bill, and beside the pinned plans, for whoever "
             "signs it. It prints to PDF.",
         )
-        st.download_button(
+        parts.save(
             "Plan (JSON)",
             lambda: json.dumps(plan.document(), indent=1),
-            parts.named("memplan-plan.json"),
-            "application/json",
-            key="plan_json",
-            on_click="ignore",
-            icon=":material/download:",
+            "memplan-plan.json",
+            "plan_json",
             help="Every setting, so that it means the same next year, too.",
         )
-        st.download_button(
+        parts.save(
             "Report (JSON)",
             lambda: json.dumps(beside.beside(report) if beside else report.to_dict(), indent=1),
-            parts.named("memplan-report.json"),
-            "application/json",
-            key="report_json",
-            on_click="ignore",
-            icon=":material/download:",
+            "memplan-report.json",
+            "report_json",
         )
         _for_a_program(plan)
         if drawn:
@@ -103,15 +99,8 @@ def _for_a_program(plan: Plan) -> None:
     except PlanError as e:
         parts.small(plain("; ".join(map(str, e.issues))))
         return
-    st.download_button(
-        ", ".join(written.files),
-        lambda: _zipped(written.files),
-        parts.named(f"memplan-{program}.zip"),
-        "application/zip",
-        key="program_files",
-        on_click="ignore",
-        icon=":material/download:",
-    )
+    files = written.files
+    parts.save(", ".join(files), lambda: _zipped(files), f"memplan-{program}.zip", "program_files")
     for issue in written.left:
         parts.small(plain(str(issue)))
 

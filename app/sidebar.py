@@ -10,22 +10,25 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from pathlib import PurePath
 from typing import Any
 
 import streamlit as st
 
-from app import measured, parts, places, shared, state
+from app import benched, measured, parts, places, shared, state
 from app.controls import Take
 from app.fields import Field, field, in_group, setting
 from app.text import plain
 from memcore.errors import Issue, PlanError, shown
-from memcore.formats import BESIDE, MODEL, Text, kind_of, text_of
+from memcore.formats import BESIDE, FAILURE, MODEL, Text, kind_of, text_of
+from memcore.formats.benches import is_bench
 from memcore.formats.hub import preset, stored
 from memcore.formats.snapshot import is_pickle
 from memcore.formats.totals import counted_in
 from memcore.models import catalog
 from memcore.models.config import parse_config
 from memcore.plan.field import DETAILS, GROUPS, describes
+from memcore.plan.models import NAMED
 from memcore.plan.plan import (
     Plan,
     change_texts,
@@ -235,8 +238,13 @@ def _searched(path: str) -> str:
 
 
 def _setting(path: str) -> Take:
-    """A choice sets this field."""
-    return lambda value: state.change({path: 0 if value is None else value})
+    """A choice sets this field; a box that is cleared, to what its placeholder says, if to any."""
+
+    def take(value: Any) -> None:
+        if value is not None or facts(path).zero:
+            state.change({path: 0 if value is None else value})
+
+    return take
 
 
 def _common(f: Field, take: Take | None = None, prefix: str = "") -> dict[str, Any]:
@@ -286,17 +294,7 @@ def _field(
     elif f.kind is float and f.high == 1 and not declared.zero:
         st.slider(min_value=0.0, max_value=1.0, step=0.01, **common)
     else:
-        of, step = (float, 0.1 if (f.high or 0) > 1 else 0.01) if f.kind is float else (int, 1)
-        if of is float:
-            common["format"] = "%g"  # 30 and 0.25: no digits that say nothing
-        st.number_input(
-            min_value=of(f.low or 0),
-            max_value=of(f.high or 0),
-            step=step,
-            value=None if declared.zero else "min",
-            placeholder=declared.zero,
-            **common,
-        )
+        _box(f, **common)
 
 
 LINE = 30  # letters of the words that have room beside each other
@@ -312,13 +310,29 @@ def _number_slider(path: str) -> None:
     f = field(path)
     with st.container(key=f"number_{path}", gap=None):
         _field(path)
-        st.number_input(
-            f"{f.title}, typed",
-            min_value=int(f.low or 0),
-            max_value=int(f.high or 0),
-            key=state.control(f"typed_{f.path}", state.drafted(path), _setting(path)),
-            label_visibility="collapsed",
-        )
+        key = state.control(f"typed_{f.path}", state.drafted(path), _setting(path))
+        _box(f, label=f"{f.title}, typed", key=key, label_visibility="collapsed")
+
+
+def number(path: str, prefix: str) -> None:
+    """A box of a number that the sidebar has too, told from it by `prefix`."""
+    _field(path, prefix=prefix)
+
+
+def _box(f: Field, **said: Any) -> None:
+    """A box for a number. One that is cleared, and whose 0 says nothing, shows again what it had: a
+    browser sends the least for an empty box that begins with a value."""
+    of, step = (float, 0.1 if (f.high or 0) > 1 else 0.01) if f.kind is float else (int, 1)
+    if of is float:
+        said["format"] = "%g"  # 30 and 0.25: no digits that say nothing
+    st.number_input(
+        min_value=of(f.low or 0),
+        max_value=of(f.high or 0),
+        step=step,
+        value=None,
+        placeholder=facts(f.path).zero,
+        **said,
+    )
 
 
 def _words_below(path: str) -> None:
@@ -526,7 +540,8 @@ def _config_file() -> None:
             help="A Hugging Face config.json is a model. What vLLM, SGLang, llama.cpp, a Trainer, "
             "TRL, LLaMA-Factory, axolotl, DeepSpeed, Accelerate, torchtitan or Megatron are given "
             "is a plan: drop the files of one job together, here or anywhere on the page. "
-            "A memory snapshot of PyTorch is what a run held, beside the plan. "
+            "A memory snapshot of PyTorch is what a run held, and what vllm bench serve or another "
+            "benchmark printed is what a server took, beside the plan. "
             "They stay on this machine; nothing in them is run.",
         )
         st.text_area(
@@ -599,23 +614,36 @@ def _text_pasted() -> None:
 
 def _use_texts(texts: Sequence[Text]) -> None:
     """A config.json is the model of this plan; files of other programs are a plan, and what is no
-    JSON at all is refused as one of them. What a run held stands beside the plan."""
-    held = [text for text in texts if kind_of(text) == "" and counted_in(text.content)]
+    JSON at all is refused as one of them. What a run held, and what a benchmark of a server said,
+    stand beside the plan."""
+    kinds = {kind_of(text) for text in texts}
+    own = ("", FAILURE) if kinds <= {"", FAILURE} else ("",)  # beside a job it is the job's
+    held = [text for text in texts if kind_of(text) in own and counted_in(text.content)]
     if held:
         measured.held(held[-1].content.encode())
         if not (texts := [text for text in texts if text not in held]):
+            return
+    speeds = [text for text in texts if kind_of(text) == "" and is_bench(text.content)]
+    if speeds:
+        benched.held(speeds[-1].content)
+        if not (texts := [text for text in texts if text not in speeds]):
             return
     alone = [text for text in texts if not text.name.lower().endswith(".json")]
     others = [text for text in alone if text.content.lstrip()[:1] not in "{["]
     if others or any(kind_of(text) not in ("", MODEL) for text in texts):
         state.open_files(texts)
     elif texts:
-        _use_config(texts[-1].content)
+        _use_config(texts[-1].content, texts[-1].name)
 
 
-def _use_config(text: str | bytes) -> None:
+def _use_config(text: str | bytes, file: str = "") -> None:
+    """A config.json is the model, called as its file is where it does not say; but nearly all of
+    them are called config."""
     try:
-        state.use_model(parse_config(text))
+        config, path = parse_config(text), PurePath(file)
+        if path.suffix == ".json" and not path.stem.startswith("config"):
+            config.setdefault(NAMED, path.stem)
+        state.use_model(config)
     except PlanError as e:
         state.use_model(e)
 

@@ -24,8 +24,8 @@ def nobodys_rate() -> None:
         return
     with st.container(horizontal=True, vertical_alignment="center"):
         parts.small(
-            f"**{s.arrival_rate:,.4g} requests a second is the default.** Yours is *Arrival rate*, "
-            "in the sidebar under *Request stream*.",
+            f"**{s.arrival_rate:,.4g} requests a second are only an example**: nobody has said how "
+            "many come. Yours is *Arrival rate*, in the sidebar under *Request stream*.",
             "content",
         )
         st.button(

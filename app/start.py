@@ -64,20 +64,10 @@ def ask() -> None:
             left, middle, right = st.columns([3, 1, 2])
         with left:
             sidebar.model_search("start_")
-        gpus, gpu = field("cluster.gpus"), field("cluster.gpu")
         with middle:
-            st.number_input(
-                gpus.label,
-                min_value=int(gpus.low or 1),
-                max_value=int(gpus.high or 1),
-                key=state.control(
-                    "start_gpus",
-                    state.drafted("cluster.gpus"),
-                    lambda n: state.change({"cluster.gpus": n}),
-                ),
-            )
+            sidebar.number("cluster.gpus", "start_")
         with right:
-            sidebar.gpu_search(gpu, "start_")
+            sidebar.gpu_search(field("cluster.gpu"), "start_")
 
 
 def goal() -> None:
@@ -135,13 +125,15 @@ def furthest() -> None:
 
 
 def _with_a_change(path: str, lever: Lever, solved: Solved) -> None:
-    parts.small(f"**{solved.value:,}** with {plain(lever.label)}", "content")
+    change = plain(lever.label)
+    parts.small(f"**{solved.value:,}** with {change}", "content")
+    _use(f"with_{path}", solved, f"{change} and {field(path).title} {solved.value:,}")
+
+
+def _use(key: str, found: Solved, sets: str) -> None:
+    """A button that goes on with what was found."""
     st.button(
-        "Use",
-        key=f"use_with_{path}",
-        on_click=state.replace,
-        args=(solved.plan,),
-        help=f"Sets {plain(lever.label)} and {field(path).title} {solved.value:,}.",
+        "Use", key=f"use_{key}", on_click=state.replace, args=(found.plan,), help=f"Sets {sets}."
     )
 
 
@@ -164,13 +156,7 @@ def _answer(path: str, label: str, text: str, found: Solved) -> None:
         return
     parts.small(f"{label}: **{text.format(found.value)}**", "content")
     if state.drafted(path) != found.value:
-        st.button(
-            "Use",
-            key=f"use_{path}",
-            on_click=state.replace,
-            args=(found.plan,),
-            help=f"Sets {field(path).title} {text.format(found.value)}.",
-        )
+        _use(path, found, f"{field(path).title} {text.format(found.value)}")
 
 
 # Not in a shadow: its look is in why.css, with that of the small bars.

@@ -267,8 +267,8 @@ def _own_rate(found: Sequence[Load], plan: Plan) -> str:
     rate = f"{s.arrival_rate:,.4g} a second, the plan's own"
     if s.arrival_rate == DEFAULT_RATE:
         rate = (
-            f"{s.arrival_rate:,.4g} a second, which is the default (yours is *Arrival rate*, in "
-            "the sidebar under *Request stream*)"
+            f"{s.arrival_rate:,.4g} a second, which is only an example (yours is *Arrival rate*, "
+            "in the sidebar under *Request stream*)"
         )
     if s.arrival_rate <= found[-1].rate:
         return f"; the dotted line is {rate}"

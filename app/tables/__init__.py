@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.tables.accuracy import (
     accuracy,
     agreement,
+    benchmarks,
     calculators,
     calibrations,
     constants_used,
@@ -56,7 +57,7 @@ from app.tables.levers import (
 )
 from app.tables.memory import consumers, held, largest, ledger, over_time, overheads, timeline
 from app.tables.search import FOUND_COLUMNS, changes, found
-from app.tables.serve import limits, serving, together
+from app.tables.serve import BESIDE, benched, limits, serving, together
 from app.tables.tiers import in_tiers, tiers
 from app.tables.time import (
     TRANSFER_COLUMNS,
@@ -69,6 +70,7 @@ from app.tables.time import (
 )
 
 __all__ = [
+    "BESIDE",
     "BOOKING_COLUMNS",
     "FIELDS",
     "FOUND_COLUMNS",
@@ -81,6 +83,8 @@ __all__ = [
     "accuracy",
     "agreement",
     "answers",
+    "benched",
+    "benchmarks",
     "booking_text",
     "bookings",
     "breakdown",

@@ -3,6 +3,7 @@
 import streamlit as st
 
 from app import charts, levers, parts, plot, rest, shared, state, tables
+from memcore.words.jobs import SHARES
 from memcore.words.together import TOGETHER
 
 found = state.report().together
@@ -42,7 +43,7 @@ elif state.report().memory:
                 f"Plan {word.label}",
                 key=f"together_{name}",
                 on_click=state.change,
-                args=({"together.kind": name},),
+                args=({"together.kind": name} | SHARES,),
             )
 else:
     parts.absent("Training")

@@ -1,6 +1,6 @@
 """Formats: files and commands of other programs, read as plans."""
 
-from memcore.formats.reading import BESIDE, MODEL, Found, kind_of, read_files
+from memcore.formats.reading import BESIDE, FAILURE, MODEL, Found, kind_of, read_files
 from memcore.formats.texts import Text, text_of
 
-__all__ = ["BESIDE", "MODEL", "Found", "Text", "kind_of", "read_files", "text_of"]
+__all__ = ["BESIDE", "FAILURE", "MODEL", "Found", "Text", "kind_of", "read_files", "text_of"]

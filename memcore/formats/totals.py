@@ -1,7 +1,8 @@
 """Totals: what PyTorch's allocator counts on a GPU, and what nvidia-smi sees there.
 
 Texts of torch.cuda.memory_summary(), its memory_stats() as JSON, lines of DeepSpeed's
-see_memory_usage, and nvidia-smi's table. They say how much there was, and nothing of what it was.
+see_memory_usage, nvidia-smi's table, and what PyTorch says when memory runs out. They say how much
+there was, and nothing of what it was.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from memcore.formats.failures import Failure, failure
 from memcore.formats.snapshot import MOST, Beside
 from memcore.report import Memory, plain
 from memcore.units import GiB, KiB, MiB, bytes_text
@@ -44,6 +46,7 @@ class Totals:
     failed      how often memory ran out; retried: how often the allocator gave back what it kept
                 and asked again
     total       the GPU's memory, where it is said; 0 elsewhere
+    ran_out     the message with which it ended, so that its peak is what it needed at the least
     """
 
     index: int
@@ -53,6 +56,7 @@ class Totals:
     failed: int = 0
     retried: int = 0
     total: int = 0
+    ran_out: Failure | None = None
 
     failures = ()  # each with its figures, which only a snapshot has
     step_seconds = 0.0  # not said
@@ -63,8 +67,8 @@ class Totals:
 
     @property
     def allocated_bytes(self) -> int:
-        """At its peak; 0 where nothing says it."""
-        return self.peak.get("allocated", 0)
+        """At its peak; 0 where nothing says it, or it ended before."""
+        return 0 if self.ran_out else self.peak.get("allocated", 0)
 
     def remarks(self) -> Iterator[str]:
         """What its figures say beside themselves, a sentence each."""
@@ -73,9 +77,11 @@ class Totals:
                 f"Memory ran out {_times(self.failed)}, and {_times(self.retried)} the allocator "
                 "gave back what it kept and asked again."
             )
+        if self.ran_out:
+            yield f"Memory ran out: {self.ran_out}."
         if self.within:
             yield f"Figures may be rounded by {bytes_text(self.within)}."
-        if self.total:
+        if self.total and not self.ran_out:
             yield f"This is what all programs had of the GPU's {bytes_text(self.total)}."
 
     def beside(self, memory: Memory) -> tuple[Beside, ...]:
@@ -88,6 +94,14 @@ class Totals:
         return tuple(
             Beside(name, *planned[name], self.peak[name]) for name in planned if name in self.peak
         )
+
+
+def _ran_out(content: str) -> Iterator[Totals]:
+    """A message of PyTorch's, where it says what was allocated and what more was asked for."""
+    found = failure(content)
+    if found and found.allocated:
+        now = {"allocated": found.allocated}
+        yield Totals(0, now, {"allocated": found.needed}, total=found.total, ran_out=found)
 
 
 def _times(count: int) -> str:
@@ -118,7 +132,7 @@ def counted_in(content: str) -> Counted | None:
         if not most.get(found.index) or (found.allocated_bytes > most[found.index].allocated_bytes):
             most[found.index] = found
     if not most:
-        most = {found.index: found for found in _smi(content)}
+        most = {found.index: found for found in (*_smi(content), *_ran_out(content))}
     return Counted(tuple(most[i] for i in sorted(most))) if most else None
 
 

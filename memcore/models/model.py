@@ -337,6 +337,8 @@ class Model:
     projection         width that a model of images and texts compares them in
     draft              of a model that guesses tokens for another
     counted            parameters of a model of which nothing else is known; 0: it is planned
+    left_out           parameters of the file's model that are known and not planned; two models
+                       that differ in it are the same
     notes              what a reader should know of how its config.json was read; two models that
                        differ in it are the same
     head               what comes behind the layers: CAUSAL, MASKED, CLASSIFICATION, EMBEDDING,
@@ -390,6 +392,7 @@ class Model:
     projection: int = 0
     draft: Draft | None = None
     counted: int = 0
+    left_out: int = field(default=0, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
     head: str = CAUSAL
     classes: int = 0

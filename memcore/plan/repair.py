@@ -43,7 +43,8 @@ def repair(
             else:
                 what = _mend(mended, issue.field, issue.field in seen)
                 seen.add(issue.field)
-            issues.append(Issue(issue.field, f"{issue.message}. {what[:1].upper()}{what[1:]}"))
+            said = f"{issue.message}. {what[:1].upper()}{what[1:]}"
+            issues.append(Issue(issue.field, said, issue.remedies, remedy))
     return Plan(), [*issues, Issue("", "the default plan is shown instead")]
 
 

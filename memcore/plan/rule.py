@@ -6,43 +6,26 @@ What settles it is data: the sentence that people read is printed from it, and w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from memcore.errors import Issue
 
 Remedy = Mapping[str, Any]  # fields, by their paths, and the values that they are set to
-Case = tuple[bool, str, *tuple[Remedy, ...]]  # broken, why, and remedies of its own
 
 
-class Rule(NamedTuple):
-    """A condition on a plan, judged.
+def broken(field: str, why: str, *remedies: Remedy, advice: str = "") -> Issue:
+    """What is said of a plan that breaks a rule.
 
     field     what the message belongs to
-    broken    whether the plan breaks the rule
     why       what is wrong with it
     remedies  what settles it, what changes least first
     advice    what else would, where no list of values can say it: 'another divisor of 32'
     """
-
-    field: str
-    broken: bool
-    why: str
-    remedies: tuple[Remedy, ...] = ()
-    advice: str = ""
-
-    @property
-    def issue(self) -> Issue:
-        """What is said of a plan that breaks it."""
-        ways = [said(self.remedies, self.field)] if self.remedies else []
-        ways += [self.advice] if self.advice else []
-        return Issue(self.field, f"{self.why}; {', or '.join(ways)}", self.remedies)
-
-
-def issues_of(rules: Iterable[Rule]) -> list[Issue]:
-    """What is said of a plan that breaks some of these."""
-    return [rule.issue for rule in rules if rule.broken]
+    ways = [said(remedies, field)] if remedies else []
+    ways += [advice] if advice else []
+    return Issue(field, f"{why}; {', or '.join(ways)}", remedies)
 
 
 def to(field: str, *values: Any) -> tuple[Remedy, ...]:
@@ -50,19 +33,19 @@ def to(field: str, *values: Any) -> tuple[Remedy, ...]:
     return tuple({field: value} for value in values)
 
 
-def each(field: str, first: tuple[Remedy, ...], *cases: Case) -> list[Rule]:
-    """Rules of one field that the same remedies settle, and then those of each case."""
-    return [Rule(field, broken, why, (*first, *others)) for broken, why, *others in cases]
-
-
-def only(plan: Any, field: str, words: Iterable[Any], why: str, *others: Remedy) -> Rule:
+def only(plan: Any, field: str, words: Iterable[Any], why: str, *others: Remedy) -> Iterator[Issue]:
     """That a field of a plan has one of these, which settle it."""
     words = tuple(words)
-    return Rule(field, attrgetter(field)(plan) not in words, why, (*to(field, *words), *others))
+    if attrgetter(field)(plan) not in words:
+        yield broken(field, why, *to(field, *words), *others)
 
 
-def said(remedies: Iterable[Remedy], field: str) -> str:
-    """Remedies as people read them: 'set it to none, or train.kernels to hf or liger'."""
+def said(
+    remedies: Iterable[Remedy], field: str, text: Callable[[str, Any], str] | None = None
+) -> str:
+    """Remedies as people read them: 'set it to none, or train.kernels to hf or liger'. `text`: a
+    value of a field as it is written; as a file of a plan has it where that is left out."""
+    text = text or (lambda path, value: _text(value))
     alone: dict[str, list[Any]] = {}
     ways: list[tuple[str, Any] | str] = []
     for remedy in remedies:
@@ -72,25 +55,25 @@ def said(remedies: Iterable[Remedy], field: str) -> str:
                 ways.append((path, alone.setdefault(path, [])))
             alone[path].append(value)
         else:
-            ways.append(_together(remedy, field))
-    texts = [w if isinstance(w, str) else _set(w[0], w[1], field) for w in ways]
+            ways.append(_together(remedy, field, text))
+    texts = [w if isinstance(w, str) else _set(w[0], w[1], field, text) for w in ways]
     return f"set {', or '.join(texts)}"
 
 
-def _set(path: str, values: list[Any], field: str) -> str:
+def _set(path: str, values: list[Any], field: str, text: Callable[[str, Any], str]) -> str:
     name = "it" if path == field else path
-    return f"{name} to {_listed([_text(v) for v in values], 'or')}"
+    return f"{name} to {_listed([text(path, v) for v in values], 'or')}"
 
 
-def _together(remedy: Remedy, field: str) -> str:
+def _together(remedy: Remedy, field: str, text: Callable[[str, Any], str]) -> str:
     """Several fields at once; those of one section that are set to one value are named together."""
     sections = {path.partition(".")[0] for path in remedy}
-    values = {_text(value) for value in remedy.values()}
+    values = {text(path, value) for path, value in remedy.items()}
     if len(sections) == len(values) == 1:
         section, value = sections.pop(), values.pop()
         names = [path.partition(".")[2] for path in remedy]
         return f"{section}.{_listed(names, 'and')} to {value}"
-    return " and ".join(_set(path, [value], field) for path, value in remedy.items())
+    return " and ".join(_set(path, [value], field, text) for path, value in remedy.items())
 
 
 def _listed(texts: list[str], last: str) -> str:

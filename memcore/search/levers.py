@@ -22,8 +22,8 @@ from pydantic import BaseModel
 from memcore.kept import seldom_collected
 from memcore.plan.field import FROZEN, MACHINES, OTHER, ROUNDED, SAME, EachWord, Switch
 from memcore.plan.plan import SECTIONS, Plan, change_texts, facts, field_paths, get, words_of
+from memcore.plan.remedies import SHARDED, WHOLE
 from memcore.plan.repair import planned, settled
-from memcore.plan.rules import SHARDED, WHOLE
 from memcore.report import Memory, fields_but
 from memcore.timing.certainty import apart, ranked
 from memcore.training.training import Pool, Training
@@ -541,6 +541,19 @@ def _stages_of_zero(plan: Plan) -> Iterable[Way]:
             yield Way(SAME, [{"train.zero": stage}])
 
 
+def _shared_adapters(plan: Plan) -> Iterable[Way]:
+    """Adapters on a model that every GPU has whole, with the model shared out: by DeepSpeed, as the
+    guides of PEFT have it, which keeps the adapters' states in fp32, or else by FSDP2."""
+    t = plan.train
+    if t.adapter == "none" or t.framework in SHARDED or plan.dp * plan.parallel.cp == 1:
+        return
+    of = "bf16" if "bf16" in t.precision else "fp16"
+    shared = {"train.zero": 3, "train.framework": "deepspeed", "train.precision": f"{of}-mixed"}
+    yield Way(SAME if t.precision in PURE else ROUNDED, [shared])
+    pure = {"train.precision": f"{of}-pure", "train.adapter_dtype": "base"}
+    yield Way(ROUNDED, [{"train.framework": "fsdp2", "train.zero": 3} | pure])
+
+
 def _layers_checkpointed(plan: Plan) -> Iterable[Way]:
     """Only every n-th layer, where that is enough; or fewer of them than now."""
     t = plan.train
@@ -613,8 +626,7 @@ class _Counts(Sequence[Changes]):
 def whole_nodes(plan: Plan) -> Sequence[int]:
     """Numbers of GPUs above a plan's that can be booked for it, the fewest first: an even part of a
     node, and whole nodes."""
-    here, each, p = plan.cluster.gpus, plan.gpus_per_node, plan.parallel
-    ranks = p.tp * p.pp * p.cp
+    here, each, ranks = plan.cluster.gpus, plan.gpus_per_node, plan.sharing
     step = math.lcm(each, ranks)
     nodes = range((here // step + 1) * step, MORE * -(-here // each) * each + 1, step)
     parts = [n for n in range(here + 1, each) if each % n == 0 and n % ranks == 0]
@@ -673,6 +685,7 @@ _ORDER: tuple[Try | str, ...] = (
     _smaller_batches,
     "parallel.shard_group",
     _stages_of_zero,
+    _shared_adapters,
     "train.checkpointing",
     _layers_checkpointed,
     _optimizers,

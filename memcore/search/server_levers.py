@@ -15,10 +15,17 @@ from memcore.plan.field import ROUNDED, SAME
 from memcore.plan.plan import Plan, change_texts
 from memcore.plan.repair import planned
 from memcore.report import fields_but
-from memcore.search.choices import RANKS
+from memcore.search.choices import RANKS, joined
 from memcore.search.levers import differences
-from memcore.search.servers import engines_of, gpus_each, narrower, narrower_caches
-from memcore.search.solve import FELT, LIMITS, Targets, largest_concurrency, serving_limit
+from memcore.search.servers import engines_of, narrower, narrower_caches
+from memcore.search.solve import (
+    LATE,
+    LIMITS,
+    Targets,
+    gpus_each,
+    largest_concurrency,
+    serving_limit,
+)
 from memcore.serving.serve import servable
 from memcore.serving.server import Server
 from memcore.timing.certainty import apart_serving, ranked
@@ -33,6 +40,7 @@ SERVES = {
     FEWER: "serves fewer at once",
 }
 FULLER = 0.95  # of the GPU's memory, as vLLM's documentation suggests where the cache is short
+STAGES = (2, 4, 8)  # nodes that a replica is spread over
 GUESSED = 3  # tokens that a draft guesses, as vLLM's examples for such heads have it
 
 
@@ -125,7 +133,7 @@ def _helps(lever: ServerLever, now: ServerLever) -> bool:
     takes less of the GPUs or leaves more room."""
     if bool(lever.limit) != bool(now.limit):
         return not lever.limit
-    if now.limit in FELT:
+    if now.limit in LATE:
         before, after = ((x.each, x.first)[now.limit == "ttft"] for x in (now, lever))
         return before is not None and after is not None and after < (1 - NOTICED) * before
     roomier = lever.sequences > (1 + NOTICED) * now.sequences
@@ -165,15 +173,28 @@ def _lever(
     )
 
 
+def _too_large(plan: Plan, tp: int) -> bool:
+    """Whether so many ranks, all of a node, have not the memory for what is asked."""
+    n = tp * plan.serving_pp
+    booked = max(plan.cluster.gpus // n, 1) * n
+    whole = planned(plan, {"serve.tp": tp, "cluster.gpus": booked})
+    return whole is not None and serving_limit(whole, Targets.of(whole)) == "memory"
+
+
 def _tries(plan: Plan, fewer: bool) -> Iterable[tuple[str, dict[str, Any]]]:
     """Changes, in the order in which people try them, with what they leave of the answers. `fewer`:
     fewer sequences at once too, which a plan that serves all need not be asked for."""
     s, gpus = plan.serve, plan.cluster.gpus
-    most = max(plan.gpus_per_domain, plan.gpus_per_node)
+    most = joined(plan)
     for tp in RANKS:
         if tp * plan.serving_pp <= most and tp != plan.serving_tp:
             more = {"cluster.gpus": tp * plan.serving_pp} if tp * plan.serving_pp > gpus else {}
             yield SAME, {"serve.tp": tp} | more
+    if fewer and _too_large(plan, tp := max(n for n in RANKS if n <= most)):
+        for pp in STAGES:
+            if pp > plan.serving_pp:
+                booked = tp * pp * math.ceil(gpus / (tp * pp))
+                yield SAME, {"serve.pp": pp, "serve.tp": tp, "cluster.gpus": booked}
     if plan.share == DEVICE and Server.of(plan).numbers.serve.memory_share < FULLER:
         yield SAME, {"serve.memory_utilization": FULLER}
     yield from ((SAME, {"serve.prefill": word}) for word in PREFILLS if word != s.prefill)

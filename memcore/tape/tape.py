@@ -52,7 +52,7 @@ class Storage:
     stands    a kernel that is not fused reads it, so that it must exist in memory
     trained   of a parameter: the optimizer updates it
     own       of a parameter: every copy of it has its dtype
-    quantized of a parameter: how it is kept (policies.QUANTIZED), or ''
+    quantized of a parameter: how it is kept (words.training.QUANTIZED), or ''
     narrow    of a parameter: what of it is in 8 bits
     gathered  of a parameter: the dtype that FSDP2 gathers it in, where it has one of its own
     table     of a parameter: the gradient that it has as a table of rows
@@ -206,8 +206,8 @@ class Tape:
 
     What it has of a structure is as in structure.Structure; parameter_dtype: its dtype.
 
-    kernels    whose kernels run (policies.KERNELS)
-    modules    those that backward runs again (policies.RECOMPUTE_MODULES)
+    kernels    whose kernels run (words.training.KERNELS)
+    modules    those that backward runs again (words.training.RECOMPUTE_MODULES)
     third      both gradients of a joined weight are added into a third tensor: autograd adds to the
                first in place unless that is a view, as a linear layer's is
                (torch/csrc/autograd/input_buffer.cpp: can_accumulate_inplace)

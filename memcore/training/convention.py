@@ -54,7 +54,7 @@ def convention_flops(plan: Plan, step: Step, amounts: Amounts, x: Any = PLAIN) -
             one = one + (frozen_passes if often == 3 else alone) * fixed
         config = f"config.json of {plan.architecture.label}"
         every.append(x.known("layers", layers, source=config) * one)
-    flops, shared = batch * tokens * total(every), sharing(plan)
+    flops, shared = batch * tokens * total(every), plan.sharing
     if shared == 1:
         return flops
     return flops / x.known("GPUs that share a micro-batch", shared, source="the plan: tp x pp x cp")
@@ -132,11 +132,6 @@ def head_is_frozen(plan: Plan) -> bool:
     before it."""
     tied = plan.architecture.traits.tied_embeddings
     return plan.train.adapter != "none" or (plan.train.frozen != NO_LAYER and tied)
-
-
-def sharing(plan: Plan) -> int:
-    """GPUs that share a micro-batch."""
-    return plan.parallel.tp * plan.parallel.pp * plan.parallel.cp
 
 
 def convention_layers(

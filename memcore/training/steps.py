@@ -11,7 +11,8 @@ from memcore.models.blocks import Blocks, build, structure_of
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
 from memcore.models.stack import Layers, layers_of
-from memcore.plan.plan import Plan, Train
+from memcore.plan.plan import Plan
+from memcore.plan.sections import Train
 from memcore.step import pipeline
 from memcore.step.step import NOTHING_HANDED, Step, interned
 from memcore.tape.derived import derive

@@ -343,7 +343,7 @@ def test_what_to_change_is_called_as_the_sidebar_calls_it() -> None:
     at = opened()
     at.select_slider(key="train_precision").set_value("mxfp8").run()
     alive(at)
-    assert '"Framework" to megatron' in said(at)
+    assert '"Framework" to Megatron-LM' in said(at)
     assert "train.framework" not in said(at)
 
 
@@ -720,7 +720,7 @@ FIGURES = (
     "memory.reserved_bytes",
     "run.seconds",
 )
-WHOLE = ("seconds", "gpu_hours", "energy_joules", "joules_per_token")
+WHOLE = ("seconds", "gpu_hours", "energy_joules", "disk_bytes")
 SERVED = (
     *("fits", "kv_capacity_tokens"),
     *("ttft_seconds", "tpot_seconds", "tokens_per_second", "ttft_range", "tpot_range"),
@@ -976,20 +976,20 @@ def test_a_stream_that_nobody_has_set_says_so_and_offers_the_users() -> None:
         {"model": "llama-3.3-70b", "stp": "4", "gpus": "4", "conc": "50", "slottft": "2"}, "stream"
     )
     assert "too slow" in texts(at)
-    assert "12 requests a second is the default" in texts(at)
+    assert "12 requests a second are only an example" in texts(at)
     at.button(key="closed_loop").click().run()
     alive(at)
     assert shown_plan(at).serve.arrivals == "closed"
-    assert "is the default" not in texts(at)
+    assert "only an example" not in texts(at)
     slow = texts(opened({"rate": "3", "slottft": "900"}, "stream"))
     assert "as asked" in slow
-    assert "is the default" not in slow
+    assert "only an example" not in slow
 
 
 def test_rates_say_where_the_plans_own_is() -> None:
     small, large = ({"rate": "1", "slottft": "2"}, {"rate": "900"})
     assert "the dotted line is 1 a second, the plan's own" in texts(opened(small, "rates"))
-    assert "the dotted line is 12 a second, which is the default" in texts(opened({}, "rates"))
+    assert "the dotted line is 12 a second, which is only an example" in texts(opened({}, "rates"))
     assert "own, is more than one replica serves" in texts(opened(large, "rates"))
 
 
@@ -1201,3 +1201,12 @@ def test_what_is_said_of_the_server_stands_on_its_own_page() -> None:
     query = {"model": "llama-3-70b"}  # nothing is left for a cache on one GPU
     assert "nothing is left for the KV cache" not in texts(opened(query))
     assert "nothing is left for the KV cache" in texts(opened(query, "serve"))
+
+
+def test_time_says_what_passes_with_failures_where_that_is_more() -> None:
+    def said(**query: str) -> bool:
+        at = opened(query, "time")
+        return any("with saves and failures" in text.value for text in at.markdown)
+
+    assert said(fails="500")
+    assert not said()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from app.fields import field, in_group
+import pytest
+
+from app.fields import field, in_group, said_of
 from app.sidebar import OWN
+from memcore.errors import PlanError
 from memcore.models import catalog
 from memcore.plan.field import GROUPS, HARDWARE, TOP
 from memcore.plan.keys import FIELDS
+from memcore.plan.link import decode
 from memcore.plan.plan import Plan, facts, get
 
 ON_A_PAGE = {"serve.target_ttft", "serve.target_tpot"}
@@ -59,3 +63,31 @@ def test_a_label_has_its_unit_where_the_title_does_not_say_it() -> None:
     said = ("run.tokens", "serve.turns", "run.watts_per_gpu", "run.target_days")
     labels = ["Tokens to train on", "Turns", "Power (W)", "Done within (days)"]
     assert [field(path).label for path in said] == labels
+
+
+@pytest.mark.parametrize(
+    ("train", "why", "settles"),
+    [
+        (
+            {"framework": "deepspeed", "precision": "bf16-autocast"},
+            "DeepSpeed does not have bf16 autocast",
+            'set it to bf16 mixed or fp16 mixed, or "Framework" to PyTorch (DDP) or PyTorch FSDP2',
+        ),
+        (
+            {"kernels": "megatron"},
+            "PyTorch FSDP2 does not run Megatron-LM",
+            'set it to Hugging Face, Liger or torch.compile, or "Framework" to Megatron-LM',
+        ),
+    ],
+)
+def test_a_refusal_speaks_as_the_sidebar_does(
+    train: dict[str, str], why: str, settles: str
+) -> None:
+    with pytest.raises(PlanError) as refused:
+        Plan.of({"train": train})
+    assert f"{why}; {settles}" in [said_of(issue) for issue in refused.value.issues]
+
+
+def test_what_a_link_had_to_give_up_is_said_once() -> None:
+    _, (issue,) = decode({"v": "2", "fw": "megatron"})
+    assert said_of(issue) == "Megatron-LM does not run Hugging Face. Now Kernels: Megatron"

@@ -22,7 +22,7 @@ def test_the_first_screen_asks_and_answers_and_a_link_goes_straight_to_its_plan(
     at = opened()
     alive(at)
     assert at.button_group(key="job").value == "Fine-tune"
-    assert at.number_input(key="start_gpus").value == 8
+    assert at.number_input(key="start_cluster_gpus").value == 8
     cards = drawn(at, "cards")["html"]
     assert all(f'value="{name}"' in cards for name in catalog.plan_entries())
     linked = opened({"mb": "2"})
@@ -180,7 +180,8 @@ def test_what_runs_with_training_is_asked_by_cards() -> None:
     at = opened(view="together")
     at.button(key="together_grpo").click().run()
     alive(at)
-    assert shown_plan(at).together.kind == "grpo"
+    plan = shown_plan(at)
+    assert (plan.together.kind, plan.serve.memory_utilization) == ("grpo", 0.5)  # as the job does
     assert "together_grpo" not in keys(at)
     assert any("generates 64 rollouts on each of 8 engines in" in m.value for m in at.markdown)
 

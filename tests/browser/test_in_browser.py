@@ -25,7 +25,7 @@ from memcore.models import catalog
 from memcore.plan.keys import MEASURED
 from memcore.plan.link import decode, encode, encode_measured, encode_pin
 from memcore.plan.measured import Measured
-from memcore.plan.plan import Plan
+from memcore.plan.plan import Plan, get
 from memcore.search.levers import levers
 from memcore.search.solve import largest_concurrency
 from memcore.stream import loads, simulate
@@ -655,6 +655,31 @@ def test_dropping_a_config(open_app: Open) -> None:
     assert evaluate(reading.addressed(theirs)).parameters == 1_235_814_400
 
 
+@pytest.mark.parametrize(
+    ("view", "box", "path"),
+    [
+        ("/", "typed_train-seq_len", "train.seq_len"),
+        ("/", "start_cluster_gpus", "cluster.gpus"),
+        ("/serve", "serve_concurrency", "serve.concurrency"),
+    ],
+)
+def test_a_number_that_is_cleared_stays_as_it_was(
+    open_app: Open, view: str, box: str, path: str
+) -> None:
+    page = open_app(view)
+    reading.agrees(page)
+    entry = page.locator(f".st-key-{box} input").first
+    before = entry.input_value()
+    with rig.a_run(page):
+        entry.fill("")
+        entry.press("Enter")
+    expect(entry).to_have_value(before)
+    assert reading.addressed(page) == Plan()
+    entry.fill("16")  # and is typed anew
+    entry.press("Enter")
+    rig.eventually(lambda: get(reading.addressed(page).document(), path) == 16, page=page)
+
+
 def test_dropping_a_config_anywhere_on_the_page(open_app: Open) -> None:
     config = catalog.model_entry("llama-3.2-1b")["config"]
     page = open_app("/time")
@@ -677,6 +702,15 @@ def test_dropping_a_memory_snapshot_leads_to_what_it_says(open_app: Open) -> Non
     reading.drop(page, '[data-testid="stMain"] h5', "run.pickle", held)
     page.wait_for_url(lambda url: "/time" in url)
     expect(page.get_by_text("held 32.0 MiB at its peak")).to_be_visible()
+    assert reading.addressed(page).train.micro_batch == 2
+    message = (
+        "CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has a total capacity of 79.25 GiB of "
+        "which 1.00 GiB is free. Of the allocated memory 77.00 GiB is allocated by PyTorch, and "
+        "512.00 MiB is reserved by PyTorch but unallocated."
+    )
+    reading.drop(page, '[data-testid="stMain"] h5', "log.txt", message)
+    expect(page.get_by_text("at least 79.0 GiB are needed")).to_be_visible()
+    expect(page.get_by_text("so that the run was not as this plan")).to_be_visible()
     assert reading.addressed(page).train.micro_batch == 2
     reading.drop(page, '[data-testid="stMain"] h5', "run.pickle", held[:-9])
     expect(page.locator('[data-testid="stAlert"]').first).to_contain_text("it is damaged")

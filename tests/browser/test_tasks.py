@@ -93,7 +93,7 @@ def cheapest_change_for_70b_on_8_gpus(open_app: Open) -> int:
 
 def largest_micro_batch_of_qlora_on_a_4090(open_app: Open) -> int:
     hand = opened(open_app)
-    hand.enter("start_gpus", "1")
+    hand.enter("start_cluster_gpus", "1")
     hand.until("cluster.gpus", 1)
     hand.enter("start_cluster_gpu", "RTX 4090")
     hand.until("cluster.gpu", "rtx-4090-24gb")

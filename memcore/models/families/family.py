@@ -38,7 +38,7 @@ class Family:
     note               what a reader of its reports should know
     arguments          what of what they read together its layers take by position, so that
                        checkpointing saves it: NOTHING, MASK or ALL
-    losses             the words of a plan for its loss (policies.CROSS_ENTROPY)
+    losses             the words of a plan for its loss (words.training.CROSS_ENTROPY)
     decoder            it generates, token by token; else it has no cache and nothing to serve
     before             what a model with a tower runs before it, which the bridge reads
     bridge             what leads from the tower's last layer to the first of the main stack

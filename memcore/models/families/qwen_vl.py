@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from memcore.models import families
 from memcore.models.config import Keys
 from memcore.models.families import qwen_tower, wrappers
 from memcore.models.families.family import HF_ONLY, Family
@@ -65,7 +66,9 @@ def _text(name: str, family: Family, stem: str, config: Callable[[Keys], Model])
         model = config(k)
         if "vision_config" in k.config:
             whole = {**k.config, "model_type": name.removesuffix("_text")}
-            k.notes.append(wrappers.left_out(whole, model.hidden_size))
+            beside = wrappers.beside(whole, model.hidden_size)
+            k.notes.append(wrappers.note(whole, beside, families.weights_of(model)))
+            model = replace(model, left_out=beside or 0)
         return replace(model, family=name, traits=replace(model.traits, rotary_own=True))
 
     classes = {f"{stem}ForConditionalGeneration": CAUSAL, f"{stem}TextModel": EMBEDDING}

@@ -121,6 +121,25 @@ def test_what_counts_nothing_is_none(text: str) -> None:
     assert counted_in(text) is None
 
 
+def test_what_ran_out_says_what_it_needed_at_the_least() -> None:
+    """A message of PyTorch 2.2, as its forums have it."""
+    message = (
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a "
+        "total capacty of 23.65 GiB of which 1.00 GiB is free. Of the allocated memory 21.00 GiB "
+        "is allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated."
+    )
+    found = counted_in(message)
+    assert found
+    one = found.fullest
+    assert one.peak == {"allocated": 23 * GiB}
+    assert one.allocated_bytes == 0  # no peak of a step that ran
+    assert any("at least 23.0 GiB are needed" in remark for remark in one.remarks())
+    memory = evaluate(Plan()).memory
+    assert memory
+    assert [row.name for row in one.beside(memory)] == ["allocated"]
+    assert counted_in("CUDA out of memory. Tried to allocate 2.00 GiB.") is None
+
+
 def test_what_a_run_held_is_read_by_whichever_says_it() -> None:
     found = held_of(summary(allocated=("1 GiB", "2 GiB")).encode())
     assert isinstance(found, Counted)

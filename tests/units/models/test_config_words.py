@@ -136,10 +136,10 @@ def test_a_wrapper_of_a_known_family_that_is_not_known_itself():
     inner = {"model_type": "qwen2", "hidden_size": 896, "num_attention_heads": 14,
              "num_key_value_heads": 2, "num_hidden_layers": 24, "vocab_size": 151_936,
              "intermediate_size": 4864}  # fmt: skip
-    model = from_config({"model_type": "aria", "text_config": inner} | {"dtype": "bfloat16"})
+    model = from_config({"model_type": "a_wrapper", "text_config": inner} | {"dtype": "bfloat16"})
     assert parameters(model) == parameters(from_config(inner))
     assert "its weights too" in model.notes[0]
-    tied = {"model_type": "aria", "text_config": inner, "tie_word_embeddings": True}
+    tied = {"model_type": "a_wrapper", "text_config": inner, "tie_word_embeddings": True}
     assert parameters(model) - parameters(from_config(tied)) == 151_936 * 896
 
 
@@ -358,3 +358,18 @@ def test_a_head_s_width_of_olmoe_that_does_not_run_is_refused():
     assert from_config({"model_type": "olmoe", "head_dim": 40} | SIZES) == from_config(
         {"model_type": "olmoe"} | SIZES
     )
+
+
+@pytest.mark.parametrize(
+    ("named", "title"),
+    [
+        ("acme/tuned-8b-chat", "Your tuned-8b-chat"),
+        ("/home/me/models/mine/", "Your mine"),
+        ("x" * 300, f"Your {'x' * 40}"),
+        ("a\nb", "Your a?b"),
+        *((unnamed, "Your 8.03B llama") for unnamed in (None, "", "./", "..", 3)),
+    ],
+)
+def test_a_model_of_ones_own_is_called_as_its_file_says_or_by_its_size(named, title):
+    config = catalog.model_entry("llama-3-8b")["config"] | {"_name_or_path": named}
+    assert Plan(model=config).architecture.label == title

@@ -127,6 +127,24 @@ def test_what_fits_comes_first_and_the_cheapest_of_a_kind_before_the_dearer(name
         assert all(a <= b + AS_CHEAP for a, b in itertools.pairwise(prices))
 
 
+@pytest.mark.parametrize("adapter", ["lora", "qlora"])
+def test_adapters_on_whole_models_are_shared_out_too(adapter):
+    """Qwen2.5 32B on four A100 of 40 GB: of 61 GiB of weights in 16 bits 15 are on a GPU."""
+    precision = {"lora": "bf16-pure", "qlora": "bf16-autocast"}[adapter]
+    words = {"framework": "pytorch", "zero": 0, "adapter": adapter, "precision": precision}
+    plan = Plan(
+        model="qwen2.5-32b",
+        cluster={"gpu": "a100-sxm-40gb", "gpus": 4},
+        train=words | {"seq_len": 8192, "outputs": "freed"},
+    )
+    found = checked(plan)
+    shared = [v for v in found if v.changes.get("train.zero") == 3]
+    assert {v.plan.train.framework for v in shared} == {"deepspeed", "fsdp2"}
+    assert any(v.fits and v.plan.train.adapter == adapter for v in shared)
+    assert all(v.plan.train.seq_len == 8192 for v in shared)
+    assert len({v.name for v in found}) == len(found)
+
+
 @pytest.mark.parametrize(
     "path", ["train.checkpointing", "train.cross_entropy", "train.offload_optimizer"]
 )

@@ -64,6 +64,17 @@ def test_more_ranks_than_gpus_are_booked_with_them():
     assert found["tp-2"].followers == ("GPUs 2",)
 
 
+def test_what_one_node_does_not_hold_is_spread_over_two():
+    """DeepSeek-V3 on 80 GB GPUs, as published: its weights of 627 GiB are more than eight hold."""
+    serve = {"concurrency": 20, "prompt_len": 16_384}
+    plan = Plan(model="deepseek-v3", cluster={"gpus": 8}, serve=serve)
+    first, *_ = server_levers(plan)
+    assert (first.name, first.limit) == ("pp-2", "")
+    assert first.changes == {"cluster.gpus": 16, "serve.tp": 8, "serve.pp": 2}
+    one_node = Plan(model="llama-3.3-70b", cluster={"gpus": 8}, serve={"concurrency": 64})
+    assert not any(v.name.startswith("pp-") for v in server_levers(one_node))
+
+
 def test_where_a_target_is_missed_levers_come_nearer_to_it():
     plan = Plan(**PLANS["too slow"])
     now = evaluate(plan).serve.tpot_seconds

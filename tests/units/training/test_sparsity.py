@@ -98,6 +98,12 @@ def test_what_is_not_modelled_is_refused(words):
         plan(embedding_gradient="sparse", **words)
 
 
+def test_it_takes_nobodys_gpus_away():
+    with pytest.raises(PlanError) as refused:
+        plan(embedding_gradient="sparse", gpus=8)
+    assert not any("cluster.gpus" in r for i in refused.value.issues for r in i.remedies)
+
+
 @pytest.mark.parametrize("word", ["sparse", "fused"])
 @pytest.mark.parametrize("model", ["llama-2-7b", "pythia-1.4b", "olmoe-1b-7b"])
 def test_every_number_is_explained(word, model):

@@ -37,6 +37,15 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 WHOLE = Family(_config, _embed, _layer, _head, kernels=HF_ONLY, decoder=False)
 
 
+def of_parameters(number: int, label: str = "") -> Model:
+    """A model of which nothing but its parameters is known."""
+    return Model(
+        family=NAME, label=label, layers=1, hidden_size=1, intermediate_size=1, heads=1,
+        kv_heads=1, head_dim=1, vocab_size=1, max_positions=1, traits=Traits(),
+        counted=max(1, number),
+    )  # fmt: skip
+
+
 def counted(
     count: Callable[[Keys], int],
     classes: Mapping[str, str],
@@ -50,11 +59,7 @@ def counted(
     """
 
     def config(k: Keys) -> Model:
-        return Model(
-            family=NAME, layers=1, hidden_size=1, intermediate_size=1, heads=1,
-            kv_heads=1, head_dim=1, vocab_size=1, max_positions=1, traits=Traits(),
-            counted=max(1, count(k)),
-        )  # fmt: skip
+        return of_parameters(count(k))
 
     return Family(config, _embed, _layer, _head, kernels=HF_ONLY, decoder=decoder, classes=classes,
                   aliases=aliases or {})  # fmt: skip

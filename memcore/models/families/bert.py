@@ -281,14 +281,12 @@ def encoder_classes(stem: str) -> dict[str, str]:
         f"{stem}ForMaskedLM": MASKED,
         f"{stem}Model": EMBEDDING,
         f"{stem}ForSequenceClassification": CLASSIFICATION,
+        f"{stem}ForTokenClassification": LABELLED,
     }
 
 
 def every_class(stem: str) -> dict[str, str]:
-    return encoder_classes(stem) | {
-        f"{stem}ForTokenClassification": LABELLED,
-        f"{stem}ForQuestionAnswering": SPANS,
-    }
+    return encoder_classes(stem) | {f"{stem}ForQuestionAnswering": SPANS}
 
 
 FAMILIES = {
@@ -305,19 +303,16 @@ FAMILIES = {
         )
     },
     "electra": encoder(
-        _electra,
-        embed,
-        _layer,
-        head,
-        {**every_class("Electra"), "ElectraForPreTraining": REPLACED},
+        _electra, embed, _layer, head,
+        every_class("Electra") | {"ElectraForPreTraining": REPLACED},
     ),
-    "albert": replace(
-        encoder(_albert, embed, _albert_layer, _albert_head, every_class("Albert")),
+    "albert": encoder(
+        _albert, embed, _albert_layer, _albert_head, every_class("Albert"),
         checkpoints=False, shares=True, unsharded="its layers are one set of weights",
         note="Its code in transformers has no checkpointing: layers keep all that backward needs.",
     ),
-    "distilbert": replace(
-        encoder(_distilbert, embed, _layer, head, every_class("DistilBert")),
+    "distilbert": encoder(
+        _distilbert, embed, _layer, head, every_class("DistilBert"),
         aliases={
             "hidden_size": "dim",
             "num_attention_heads": "n_heads",

@@ -189,26 +189,18 @@ def no_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 TOWER = Family(_config, _embed, layer, no_head)
-TEXT = replace(
-    encoder(
-        _text,
-        embed_text,
-        layer,
-        _text_head,
-        {"CLIPTextModel": EMBEDDING, "CLIPTextModelWithProjection": ALIKE},
-    ),
-    arguments=MASK,
-)
+TEXT = encoder(
+    _text, embed_text, layer, _text_head,
+    {"CLIPTextModel": EMBEDDING, "CLIPTextModelWithProjection": ALIKE}, arguments=MASK,
+)  # fmt: skip
 FAMILIES = {
-    "clip": replace(
-        encoder(_both, embed_text, layer, _compared, {"CLIPModel": ALIKE}),
-        bridge=_bridge, arguments=MASK,
+    "clip": encoder(
+        _both, embed_text, layer, _compared, {"CLIPModel": ALIKE}, bridge=_bridge, arguments=MASK,
         unsharded="FSDP2 refuses its logit_scale, a parameter without a dimension",
     ),
     "clip_vision_model": encoder(
-        _vision, _embed, layer, _vision_head, {
-            "CLIPVisionModel": EMBEDDING, "CLIPVisionModelWithProjection": ALIKE,
-        }
+        _vision, _embed, layer, _vision_head,
+        {"CLIPVisionModel": EMBEDDING, "CLIPVisionModelWithProjection": ALIKE},
     ),
     "clip_text_model": TEXT,
 }  # fmt: skip

@@ -174,8 +174,8 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return labelled_loss(t, chosen, widened=True)
 
 
-FAMILY = replace(
-    encoder(_config, _embed, bert.layer_around(_attention), _head, bert.every_class("DebertaV2")),
+FAMILY = encoder(
+    _config, _embed, bert.layer_around(_attention), _head, bert.every_class("DebertaV2"),
     attentions=("eager",), carries=True, arguments=MASK,
 )  # fmt: skip
 FAMILIES = {"deberta-v2": FAMILY}

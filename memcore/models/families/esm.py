@@ -141,10 +141,4 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return labelled_loss(t, logits)
 
 
-FAMILY = encoder(
-    _config,
-    _embed,
-    _layer,
-    _head,
-    bert.encoder_classes("Esm") | {"EsmForTokenClassification": LABELLED},
-)
+FAMILY = encoder(_config, _embed, _layer, _head, bert.encoder_classes("Esm"))

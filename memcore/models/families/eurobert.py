@@ -51,10 +51,4 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return labelled_loss(t, logits, widened=True)
 
 
-FAMILY = encoder(
-    _config,
-    embed,
-    layer,
-    _head,
-    encoder_classes("EuroBert") | {"EuroBertForTokenClassification": LABELLED},
-)
+FAMILY = encoder(_config, embed, layer, _head, encoder_classes("EuroBert"))

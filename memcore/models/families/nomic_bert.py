@@ -3,8 +3,6 @@ them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from memcore.layers.ops import (
     TOKENS,
     activation,
@@ -122,13 +120,4 @@ NOMICS_OWN = {
     "attn_pdrop": "attention_probs_dropout_prob",
     "resid_pdrop": "hidden_dropout_prob",
 }
-FAMILY = replace(
-    encoder(
-        _config,
-        _embed,
-        _layer,
-        _head,
-        encoder_classes("NomicBert") | {"NomicBertForTokenClassification": LABELLED},
-    ),
-    aliases=NOMICS_OWN,
-)
+FAMILY = encoder(_config, _embed, _layer, _head, encoder_classes("NomicBert"), aliases=NOMICS_OWN)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memcore.evidence.comparison import TRACKER, Comparison, relative, text
+from memcore.evidence.comparison import TRACKER, Comparison, of_training, relative, text
 from memcore.evidence.papers import resident
 from memcore.evidence.planned import memory_of
 from memcore.evidence.pytorch import PEAK_TOLERANCE, REGIMES, dispatched_peak, wider_on_a_gpu
@@ -102,15 +102,9 @@ def _worked(
             ours = resident(memory) if by.counts == STATES else memory.allocated_bytes
             said.append(Said(by, f["bytes"], ours, f["inputs"], f.get("remark", "")))
     said.sort(key=lambda s: -s.theirs)
-    return Worked(
-        row["name"],
-        row["label"],
-        row["detail"],
-        plan,
-        row["tracker_bytes"],
-        dispatched_peak(plan),
-        tuple(said),
-    )
+    name, label, detail = (row[key] for key in ("name", "label", "detail"))
+    tracker, ours = row["tracker_bytes"], dispatched_peak(plan)
+    return Worked(name, label, detail, plan, tracker, ours, tuple(said))
 
 
 def compared_whole() -> tuple[Comparison, ...]:
@@ -124,22 +118,11 @@ def compared_whole() -> tuple[Comparison, ...]:
 
 def _whole(w: Worked) -> Comparison:
     train, model = w.plan.train, w.plan.architecture
-    return Comparison(
-        TRACKER,
-        f"{w.plan.model}",
-        "peak",
-        w.tracker,
-        dispatched_peak(w.plan),
-        "bytes",
-        model.family,
-        next(
-            r for r, words in REGIMES.items() if all(getattr(train, k) == words[k] for k in words)
-        ),
-        train.attention,
-        train.checkpointing,
-        train.micro_batch,
-        train.seq_len,
-        model.layers,
-        w.plan.cluster.gpus,
-        PEAK_TOLERANCE,
+    regime = next(
+        r for r, words in REGIMES.items() if all(getattr(train, k) == words[k] for k in words)
     )
+    told = of_training(w.plan) | {"regime": regime, "family": model.family, "layers": model.layers}
+    return Comparison(
+        TRACKER, f"{w.plan.model}", "peak", w.tracker, dispatched_peak(w.plan), "bytes",
+        gpus=w.plan.cluster.gpus, tolerance=PEAK_TOLERANCE, **told,
+    )  # fmt: skip

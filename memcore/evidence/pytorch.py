@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.evidence.comparison import AUTOGRAD, COUNTED, TRACKER, Comparison, text
+from memcore.evidence.comparison import AUTOGRAD, COUNTED, TRACKER, Comparison, of_training, text
 from memcore.evidence.planned import memory_of, training_of
 from memcore.models import catalog
 from memcore.models.counts import parameters
@@ -107,24 +107,15 @@ def compared(row: Mapping[str, str]) -> Comparison:
     if what == "parameters":
         return _counted(row["model"], family, theirs, parameters(plan.architecture))
     regime = row["regime"] or "pure-bf16"
-    saved_bytes = what == "saved"
+    if what == "saved":
+        ours, tolerance = memory_of(plan).saved_for_backward_bytes, 0.0
+    else:
+        ours, tolerance = dispatched_peak(plan), PEAK_TOLERANCES.get(regime, PEAK_TOLERANCE)
+    told = of_training(plan) | {"regime": regime, "family": family, "layers": int(row["layers"])}
     return Comparison(
-        source,
-        row["model"],
-        what,
-        theirs,
-        memory_of(plan).saved_for_backward_bytes if saved_bytes else dispatched_peak(plan),
-        "bytes",
-        family,
-        regime,
-        row["attn"],
-        row["ckpt"],
-        int(row["batch"]),
-        int(row["seq"]),
-        int(row["layers"]),
-        int(row["world"] or 1),
-        0.0 if saved_bytes else PEAK_TOLERANCES.get(regime, PEAK_TOLERANCE),
-    )
+        source, row["model"], what, theirs, ours, "bytes",
+        gpus=plan.cluster.gpus, tolerance=tolerance, **told,
+    )  # fmt: skip
 
 
 def _counted(model: str, family: str, theirs: int, ours: int) -> Comparison:

@@ -34,7 +34,9 @@ from memcore.tape.kinds import Role
 from memcore.tape.primitives import (
     added,
     cast,
+    factors,
     gather,
+    in_backward,
     linear,
     masked_fill,
     multiply,
@@ -182,13 +184,11 @@ def grouped_linear(
     out = t.new(f"{name} out", (rows, into), x.dtype)
 
     def backward(g: Gradients) -> Gradients:
-        dw = t.new("weight grad", w.shape, w.dtype) if w.needs_grad else None
-        dx = t.new(f"{name} input grad", x.shape, x.dtype) if x.needs_grad else None
-        return [dx, dw]
+        dw = t.grad("weight grad", w)
+        return [t.grad(f"{name} input grad", x), dw]
 
-    saved = [of for of, other in ((x, w), (used, x)) if other.needs_grad]
-    again = [(2.0 * (w.needs_grad + x.needs_grad), flops[1])]
-    t.finish(f"{name} grouped_mm", [x, w], out, [*saved, offsets], backward, flops=again)
+    saved = [*factors(x, used), offsets]
+    t.finish(f"{name} grouped_mm", [x, w], out, saved, backward, flops=in_backward(flops, x, w))
     return out
 
 

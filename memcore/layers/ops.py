@@ -78,6 +78,8 @@ FUSED_GATES = ("silu", "gelu")  # activations that Liger has a gated kernel for
 TOKENS: Shape = (B, S / CP)
 HIDDEN: Shape = (B, S / CP / SEQ, D)  # the residual stream
 STREAMED_HIDDEN: Shape = (*HIDDEN[:-1], STREAMS, D)  # the same of a model with several
+QUERY_ROWS: Shape = (*TOKENS, HEADS / TP, HEAD_DIM)
+KEY_ROWS: Shape = (*TOKENS, KV_HEADS / TP, HEAD_DIM)
 QUERIES: Shape = (B, HEADS / TP, S / CP, HEAD_DIM)
 KEYS: Shape = (B, KV_HEADS / TP, S / CP, HEAD_DIM)
 REPEATED_KEYS: Shape = (B, REPEATED, S / CP, HEAD_DIM)
@@ -511,6 +513,18 @@ def rotary_pairs(
         return contiguous(t, a, x.shape, "joined", other=b)
 
 
+def widened_rotary(
+    t: Tape,
+    q: Tensor,
+    k: Tensor,
+    tables: tuple[Tensor, Tensor],
+    turn: Callable[..., tuple[Tensor, Tensor]] = rotary,
+) -> tuple[Tensor, Tensor]:
+    """Queries and keys rotated in fp32, and cast back. `turn`: rotary or partial_rotary."""
+    q32, k32 = turn(t, cast(t, q, "fp32", "q (fp32)"), cast(t, k, "fp32", "k (fp32)"), tables)
+    return cast(t, q32, q.dtype, "q_rotary, cast"), cast(t, k32, k.dtype, "k_rotary, cast")
+
+
 def complex_rotary(t: Tape, q: Tensor, k: Tensor, at_once: bool) -> tuple[Tensor, Tensor]:
     """Pairs of dimensions as complex numbers in fp32, times one table; cast back in the end.
 
@@ -547,9 +561,7 @@ def partial_rotary(
 def query_key_value(t: Tape, s: Structure, x: Tensor, bias: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Three projections, or a joint one in Megatron."""
     if t.kernels == "megatron":
-        joint = linear(t, "linear_qkv", x, D, QKV / TP, bias)
-        widths: list[Shape] = [(*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP)]
-        q, k, v = split(t, joint, widths)
+        q, k, v = split(t, linear(t, "linear_qkv", x, D, QKV / TP, bias), JOINT)
         return q, k, contiguous(t, v, v.shape, "v, contiguous")
     return (
         linear(t, "q_proj", x, D, Q / TP, bias),
@@ -558,9 +570,41 @@ def query_key_value(t: Tape, s: Structure, x: Tensor, bias: bool) -> tuple[Tenso
     )
 
 
+# What one joint projection makes: queries, keys and values side by side.
+JOINT: Sequence[Shape] = ((*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP))
+
+
+def joint_heads(
+    t: Tape, joint: Tensor, parts: Sequence[Shape] = JOINT, sliced: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of a joint projection with their heads first, as views of it.
+    `sliced`: as in split."""
+    q, k, v = (
+        heads_first(t, part, shape, copies_grad=False)
+        for part, shape in zip(split(t, joint, parts, sliced), (QUERIES, KEYS, KEYS), strict=True)
+    )
+    return q, k, v
+
+
+def by_rows(t: Tape, q: Tensor, k: Tensor, copies_grad: bool) -> tuple[Tensor, Tensor]:
+    """Queries and keys with heads behind tokens, as norms of each head read them."""
+    return heads_first(t, q, QUERY_ROWS, copies_grad), heads_first(t, k, KEY_ROWS, copies_grad)
+
+
 def by_heads(t: Tape, q: Tensor, k: Tensor, copies_grad: bool) -> tuple[Tensor, Tensor]:
     """Queries and keys with their heads first; `copies_grad`: as in heads_first."""
     return heads_first(t, q, QUERIES, copies_grad), heads_first(t, k, KEYS, copies_grad)
+
+
+def first_token(t: Tape, x: Tensor) -> Tensor:
+    """Of each sequence the first token, a view: what a classifier of whole sequences reads."""
+    return split(t, x, [(B, D)], sliced=True)[0]
+
+
+def unread(t: Tape, name: str, rows: Factor, *width: Factor) -> None:
+    """A weight and a bias that a model has, of a layer or a norm whose result nobody reads."""
+    t.parameter(f"{name}.weight", (rows, *width), idle=True)
+    t.parameter(f"{name}.bias", (rows,), idle=True)
 
 
 def value_heads(t: Tape, s: Structure, v: Tensor) -> Tensor:

@@ -137,10 +137,7 @@ def _outer(t: Tape, weights: Tensor, result: Tensor) -> Tensor:
     def backward(g: Gradients) -> Gradients:
         products = [t.new("spread grad", STREAMED_HIDDEN, dtype) for _ in range(2)]
         t.computed()
-        grads = [
-            t.new("spread grad, summed", of.shape, of.dtype) if of.needs_grad else None
-            for of in (weights, result)
-        ]
+        grads = [t.grad("spread grad, summed", of) for of in (weights, result)]
         t.free(*products)
         return grads
 

@@ -91,15 +91,10 @@ def _tape(
     """One block, forward and backward. `again`: backward runs the structure's modules again;
     `frozen`: its own weights are not trained; kind: of a layer, or of what leads to the main
     stack."""
-    modules = s.modules if again else ()
-    t = Tape(s.dtype, s.autocast, kernels, s.attention, modules, s.parallel, s.adapters, s.narrow)
+    t = Tape(s, kernels, s.modules if again else ())
     t.idle = kind is not None and kind.place == IDLE
     t.tied = kind is not None and is_tied(kind.attention)
     t.frozen, t.frozen_tied = frozen, s.frozen not in ("", SEEING)
-    t.table, t.keeps, t.unfused, t.float8 = s.table, s.keeps, s.unfused, s.float8
-    t.main_grad = s.main_grad
-    t.third = s.cross_entropy != "chunked"  # whose kernel makes the head's gradient itself
-    t.reached = s.reached or bool(s.adapters and s.adapters.inputs)
     layer = kind is not None and kind.place != BRIDGE
     with t.scope(prefix, Part.LAYER if layer else None):
         found = run(t)

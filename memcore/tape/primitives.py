@@ -176,13 +176,10 @@ def _convolution(
 
         def backward(g: Gradients) -> Gradients:
             named = (("input", x), ("weight", w_used), *(("bias", b) for b in biases))
-            return [
-                t.new(f"{what} grad", of.shape, of.dtype) if of.needs_grad else None
-                for what, of in named
-            ]
+            return [t.grad(f"{what} grad", of) for what, of in named]
 
-        again = [(1.0 * (w_used.needs_grad + x.needs_grad) * flops[0], flops[1])]
-        t.finish("convolution", [x, w_used, *biases], out, [x, w_used], backward, flops=again)
+        later = in_backward(flops, x, w_used)
+        t.finish("convolution", [x, w_used, *biases], out, [x, w_used], backward, flops=later)
         return out
 
 
@@ -245,10 +242,19 @@ def _product(
         db = [t.new("bias grad", (into,), wide) if b.needs_grad else None for b in biases]
         return [dx, dw, *db]
 
-    saved = [of for of, other in ((x, w), (w, x)) if other.needs_grad]
-    again = [(2.0 * (w.needs_grad + x.needs_grad), flops[1])]
-    t.finish("matmul", [x, w, *biases], out, saved, backward, flops=again)
+    both = [x, w, *biases]
+    t.finish("matmul", both, out, factors(x, w), backward, flops=in_backward(flops, x, w))
     return out
+
+
+def factors(a: Tensor, b: Tensor) -> list[Tensor]:
+    """What a product saves of its two factors: each from which the other's gradient is made."""
+    return [x for x, other in ((a, b), (b, a)) if other.needs_grad]
+
+
+def in_backward(product: Product, *of: Tensor) -> list[Product]:
+    """The same product in backward, once for each of these whose gradient is wanted."""
+    return [(product[0] * sum(x.needs_grad for x in of), product[1])]
 
 
 VALUES = ("q_proj", "v_proj")
@@ -582,14 +588,11 @@ def stacked_linear(t: Tape, name: str, x: Tensor, width: Factor, into: Factor) -
     out = t.new(f"{name} out", (stack, *rows, into), x_used.dtype)
 
     def backward(g: Gradients) -> Gradients:
-        dw = t.new("weight grad", w_used.shape, w_used.dtype) if w_used.needs_grad else None
-        dx = t.new(f"{name} input grad", x_used.shape, x_used.dtype) if x_used.needs_grad else None
-        return [dx, dw]
+        dw = t.grad("weight grad", w_used)
+        return [t.grad(f"{name} input grad", x_used), dw]
 
-    pair = ((x_used, w_used), (w_used, x_used))
-    saved = [of for of, other in pair if other.needs_grad]
-    again = [(2.0 * (w_used.needs_grad + x_used.needs_grad), flops[1])]
-    t.finish(f"{name} bmm", [x_used, w_used], out, saved, backward, flops=again)
+    both = (x_used, w_used)
+    t.finish(f"{name} bmm", both, out, factors(*both), backward, flops=in_backward(flops, *both))
     return out
 
 
@@ -614,8 +617,7 @@ def multiply(t: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
             db = reduced
         return [da, db]
 
-    saved = [x for x, other in ((a, b), (b, a)) if other.needs_grad]
-    t.finish(name, [a, b], out, saved, backward)
+    t.finish(name, [a, b], out, factors(a, b), backward)
     return out
 
 
@@ -847,8 +849,7 @@ def layer_normed(t: Tape, x: Tensor, wb: Sequence[Tensor], fp32: bool = True) ->
     out = t.new("out", x.shape, x.dtype)
 
     def backward(g: Gradients) -> Gradients:
-        dx = t.new("input grad", x.shape, x.dtype) if x.needs_grad else None
-        return [dx, *(t.new("weight grad", w.shape, w.dtype) if w.needs_grad else None for w in wb)]
+        return [t.grad("input grad", x), *(t.grad("weight grad", w) for w in wb)]
 
     t.finish("layer_norm", [x, *wb], out, [x, *wb, *stats], backward)
     return out
@@ -916,8 +917,7 @@ def scattered_into(t: Tape, x: Tensor, source: Tensor) -> Tensor:
     out = t.new("text and images", x.shape, x.dtype)
 
     def backward(g: Gradients) -> Gradients:
-        own = t.new("text grad", x.shape, x.dtype) if x.needs_grad else None
-        return [own, t.new("features grad", source.shape, source.dtype)]
+        return [t.grad("text grad", x), t.new("features grad", source.shape, source.dtype)]
 
     t.finish("masked_scatter", [x, source], out, [mask], backward)
     return out
@@ -968,11 +968,9 @@ def matmul(
     out = t.new(name, shape, a.dtype)
 
     def backward(g: Gradients) -> Gradients:
-        return [t.new(f"{name} grad", x.shape, x.dtype) if x.needs_grad else None for x in (a, b)]
+        return [t.grad(f"{name} grad", x) for x in (a, b)]
 
-    saved = [x for x, other in ((a, b), (b, a)) if other.needs_grad]
-    again = [(2.0 * (a.needs_grad + b.needs_grad), flops[1])]
-    t.finish(name, [a, b], out, saved, backward, flops=again)
+    t.finish(name, [a, b], out, factors(a, b), backward, flops=in_backward(flops, a, b))
     return out
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from memcore.kept import counted_apart
 from memcore.tape.dims import Axis, Shape, of_stack
 from memcore.tape.kinds import Module, Part, Role
-from memcore.tape.structure import Adapters, Narrow
+from memcore.tape.structure import Narrow, Structure
 
 WEIGHTS = ("parameter", "tied")
 ALWAYS = 10**9  # a death that never comes within the tape
@@ -204,48 +204,29 @@ def _saved_before(outs: Sequence[Tensor]) -> list[Storage]:
 class Tape:
     """Records one block (an embedding, a layer, a head): forward first, then `backward`.
 
-    autocast   operations on matrices cast fp32 inputs and weights to bf16, as torch.autocast does
-    kernels, attention    whose kernels run (words.training.KERNELS, words.training.ATTENTION)
+    What it has of a structure is as in structure.Structure; parameter_dtype: its dtype.
+
+    kernels    whose kernels run (words.training.KERNELS)
     modules    those that backward runs again (words.training.RECOMPUTE_MODULES)
-    parallel   how tensor-parallel ranks share the block (structure.TENSOR, SEQUENCE)
-    adapters   where there are any, every other weight is frozen
-    narrow     what Transformer Engine's linear layers have in 8 bits
-    table      the gradient of the token embedding (words.training.EMBEDDING_GRADIENTS)
     third      both gradients of a joined weight are added into a third tensor: autograd adds to the
                first in place unless that is a view, as a linear layer's is
                (torch/csrc/autograd/input_buffer.cpp: can_accumulate_inplace)
-    frozen     its own weights are not trained; `frozen_tied`: nor those it shares with another;
-               `reached`: a frozen embedding's result needs a gradient all the same
+    frozen     its own weights are not trained; `frozen_tied`: nor those it shares with another
     """
 
-    def __init__(
-        self,
-        parameter_dtype: str,
-        autocast: bool = False,
-        kernels: str = "hf",
-        attention: str = "flash",
-        modules: tuple[str, ...] = (),
-        parallel: str = "",
-        adapters: Adapters | None = None,
-        narrow: Narrow | None = None,
-    ):
-        self.parameter_dtype = parameter_dtype
-        self.autocast = autocast
-        self.kernels = kernels
-        self.attention = attention
-        self.modules = modules
-        self.parallel = parallel
-        self.adapters = adapters
-        self.narrow = narrow
-        self.table = "dense"
-        self.unfused, self.float8, self.main_grad = False, "", "fp32"  # as in structure.Structure
-        self.third = True
+    def __init__(self, s: Structure, kernels: str, modules: tuple[str, ...] = ()):
+        self.parameter_dtype, self.autocast = s.dtype, s.autocast
+        self.kernels, self.attention, self.modules = kernels, s.attention, modules
+        self.parallel, self.adapters, self.narrow = s.parallel, s.adapters, s.narrow
+        self.table, self.keeps, self.unfused = s.table, s.keeps, s.unfused
+        self.float8, self.main_grad = s.float8, s.main_grad
+        self.reached = s.reached or bool(s.adapters and s.adapters.inputs)
+        self.third = s.cross_entropy != "chunked"  # whose kernel makes the head's gradient itself
         self.idle = False  # what runs here is read by nobody, and trained by nothing
         self.untold = False  # nothing before what is carried is trained: nobody wants its gradient
         self.tied = False  # all its weights are another block's, whose gradients these are added to
         self.carried: list[Tensor] = []  # read by several blocks, with one gradient for all
-        self.frozen = self.frozen_tied = self.reached = False
-        self.keeps = False  # who called the model keeps what it returns through backward
+        self.frozen = self.frozen_tied = False
         self.handed_on: Storage | None = None  # what the next block begins with
         self.history: list[Storage] = []  # what operations saved that led to its other results
         self.results: list[Storage] = []  # of that, all but the loss
@@ -385,6 +366,10 @@ class Tape:
     def grads(self, name: str, *of: Tensor) -> Callable[[Gradients], Gradients]:
         """A backward that makes a gradient of this name for each of these tensors."""
         return lambda g: [self.new(name, x.shape, x.dtype) for x in of]
+
+    def grad(self, name: str, x: Tensor) -> Tensor | None:
+        """Backward: a gradient of x, of this name, if anybody wants one."""
+        return self.new(name, x.shape, x.dtype) if x.needs_grad else None
 
     def use(self, *tensors: Tensor) -> None:
         """Forward: these are read now, so they live at least until now."""

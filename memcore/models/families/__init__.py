@@ -75,6 +75,12 @@ _SHARED = "several of its layers are one set of weights, whose gradients are add
 UNPLANNED = {"zamba": _SHARED}
 
 
+def _refuse_unplanned(kind: str) -> None:
+    if kind in UNPLANNED:
+        message = f"architecture {shown(kind)} is not planned: {UNPLANNED[kind]}"
+        raise PlanError([Issue("model.model_type", message)])
+
+
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     """The Model that a parsed config.json describes. Raises PlanError naming each bad key."""
     kind = drafts.family_of(config) or config.get("model_type")
@@ -105,9 +111,7 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     if family is None:
         if wrappers.is_wrapper(config):
             return _wrapped(config, label)
-        if kind in UNPLANNED:
-            message = f"architecture {shown(kind)} is not planned: {UNPLANNED[kind]}"
-            raise PlanError([Issue("model.model_type", message)])
+        _refuse_unplanned(kind)
         message = (
             f"architecture {shown(kind)} is not known yet, and is not approximated; "
             f"{_known(kind)}. If its layers are one of theirs, name that class in architectures"
@@ -205,9 +209,7 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
     inside = inner.get("model_type")
     family = _family(inside) if isinstance(inside, str) else None
     if family is None or not family.decoder or family.bridge:
-        if kind in UNPLANNED:
-            message = f"architecture {shown(kind)} is not planned: {UNPLANNED[kind]}"
-            raise PlanError([Issue("model.model_type", message)])
+        _refuse_unplanned(kind)
         message = (
             f"architecture {shown(kind)} is not known yet, nor, as the language model inside it, "
             f"{shown(inside)}; neither is approximated; {_known(str(inside))}"

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import (
-    TOKENS,
     attention_core,
     by_heads,
+    by_rows,
     gated_mlp,
     head_behind,
     query_key_value,
@@ -23,9 +23,9 @@ from memcore.models.families.family import Family, decoder_classes, layer_kinds
 from memcore.models.families.llama import embed, llama_like, turned
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.model import Model
-from memcore.tape.dims import EXPERTS, HEAD_DIM, HEADS, KV_HEADS, SHARED_F, TP, D, Q
+from memcore.tape.dims import EXPERTS, HEAD_DIM, SHARED_F, TP, D, Q
 from memcore.tape.kinds import FULL_NOPE, SLIDING, Part, is_dense, turns
-from memcore.tape.primitives import add, cast, heads_first, keeps_result, linear, multiply, scale
+from memcore.tape.primitives import add, cast, keeps_result, linear, multiply, scale
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -68,8 +68,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
         gate = linear(t, "gate_proj", x, D, Q / TP, bias=False)
-        q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
-        k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
+        q, k = by_rows(t, q, k, copies_grad=False)
         q, k = norm(t, q, "q_norm", HEAD_DIM), norm(t, k, "k_norm", HEAD_DIM)
         q, k = by_heads(t, q, k, copies_grad=False)
         if turns(kind):

@@ -26,32 +26,20 @@ from memcore.layers.ops import (
     by_heads,
     classes_loss,
     dropped,
+    first_token,
     labelled_loss,
     plain_mlp,
     spans_loss,
     tokens_loss,
+    unread,
     value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import encoder, own_keys
 from memcore.models.model import Model
-from memcore.tape.dims import (
-    CLASSES,
-    CP,
-    EMBED,
-    ONE,
-    POSITIONS,
-    TP,
-    TYPES,
-    VOCAB,
-    B,
-    D,
-    Factor,
-    Q,
-    S,
-)
+from memcore.tape.dims import CLASSES, CP, EMBED, ONE, POSITIONS, TP, TYPES, VOCAB, D, Factor, Q, S
 from memcore.tape.kinds import EVERY, Part, tied
-from memcore.tape.primitives import add, dropout, embedding, keeps_result, layer_norm, linear, split
+from memcore.tape.primitives import add, dropout, embedding, keeps_result, layer_norm, linear
 from memcore.tape.structure import (
     CLASSIFICATION,
     EMBEDDING,
@@ -168,7 +156,7 @@ def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 def pooled(t: Tape, s: Structure, x: Tensor) -> Tensor:
     """What a classifier reads of each sequence: of its first token."""
-    (first,) = split(t, x, [(B, D)], sliced=True)
+    first = first_token(t, x)
     if s.family in (*ROBERTAS, "electra"):
         first = dropped(t, s, first, "classifier dropout, first")
     h = linear(t, "pooler.dense", first, D, D, bias=True)
@@ -191,8 +179,7 @@ def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == EMBEDDING:
         if s.family in ("distilbert", "electra", "deberta-v2"):
             return x
-        for name, shape in (("weight", (D, D)), ("bias", (D,))):  # whose result nobody reads
-            t.parameter(f"pooler.dense.{name}", shape, idle=True)
+        unread(t, "pooler.dense", D, D)
         return x
     if s.head == CLASSIFICATION:
         h = dropped(t, s, pooled(t, s, x), "classifier dropout")
@@ -294,14 +281,12 @@ def encoder_classes(stem: str) -> dict[str, str]:
         f"{stem}ForMaskedLM": MASKED,
         f"{stem}Model": EMBEDDING,
         f"{stem}ForSequenceClassification": CLASSIFICATION,
+        f"{stem}ForTokenClassification": LABELLED,
     }
 
 
 def every_class(stem: str) -> dict[str, str]:
-    return encoder_classes(stem) | {
-        f"{stem}ForTokenClassification": LABELLED,
-        f"{stem}ForQuestionAnswering": SPANS,
-    }
+    return encoder_classes(stem) | {f"{stem}ForQuestionAnswering": SPANS}
 
 
 FAMILIES = {
@@ -318,19 +303,16 @@ FAMILIES = {
         )
     },
     "electra": encoder(
-        _electra,
-        embed,
-        _layer,
-        head,
-        {**every_class("Electra"), "ElectraForPreTraining": REPLACED},
+        _electra, embed, _layer, head,
+        every_class("Electra") | {"ElectraForPreTraining": REPLACED},
     ),
-    "albert": replace(
-        encoder(_albert, embed, _albert_layer, _albert_head, every_class("Albert")),
+    "albert": encoder(
+        _albert, embed, _albert_layer, _albert_head, every_class("Albert"),
         checkpoints=False, shares=True, unsharded="its layers are one set of weights",
         note="Its code in transformers has no checkpointing: layers keep all that backward needs.",
     ),
-    "distilbert": replace(
-        encoder(_distilbert, embed, _layer, head, every_class("DistilBert")),
+    "distilbert": encoder(
+        _distilbert, embed, _layer, head, every_class("DistilBert"),
         aliases={
             "hidden_size": "dim",
             "num_attention_heads": "n_heads",

@@ -17,6 +17,7 @@ from memcore.layers.ops import (
     core,
     dropped,
     head_behind,
+    joint_heads,
     masked,
     plain_mlp,
     token_embedding,
@@ -154,11 +155,7 @@ def _mpt_attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
         joint = linear(t, "Wqkv", x, D, QKV / TP, bias=False)
         if s.traits.attention_clipped:
             joint = keeps_input(t, joint, "clipped")
-        parts = split(t, joint, [(*TOKENS, Q / TP)] * 3)
-        q, k, v = (
-            heads_first(t, part, shape, copies_grad=False)
-            for part, shape in zip(parts, (QUERIES, KEYS, KEYS), strict=True)
-        )
+        q, k, v = joint_heads(t, joint, [(*TOKENS, Q / TP)] * 3)
 
         def run(heads: Sequence[Tensor]) -> Tensor:
             q, k, v = (contiguous(t, x, x.shape, f"{n}, contiguous")

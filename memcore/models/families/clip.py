@@ -18,6 +18,7 @@ from memcore.layers.ops import (
     by_heads,
     labelled_loss,
     plain_mlp,
+    unread,
     value_heads,
 )
 from memcore.models.config import Keys
@@ -122,8 +123,7 @@ def _seen(t: Tape, x: Tensor, images: Factor, width: Factor) -> Tensor:
 def _vision_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == ALIKE:
         return _seen(t, x, B, D)
-    for name in ("weight", "bias"):  # of a norm of the class token, which nobody reads
-        t.parameter(f"post_layernorm.{name}", (D,), idle=True)
+    unread(t, "post_layernorm", D)  # of the class token
     return x
 
 
@@ -189,26 +189,18 @@ def no_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 TOWER = Family(_config, _embed, layer, no_head)
-TEXT = replace(
-    encoder(
-        _text,
-        embed_text,
-        layer,
-        _text_head,
-        {"CLIPTextModel": EMBEDDING, "CLIPTextModelWithProjection": ALIKE},
-    ),
-    arguments=MASK,
-)
+TEXT = encoder(
+    _text, embed_text, layer, _text_head,
+    {"CLIPTextModel": EMBEDDING, "CLIPTextModelWithProjection": ALIKE}, arguments=MASK,
+)  # fmt: skip
 FAMILIES = {
-    "clip": replace(
-        encoder(_both, embed_text, layer, _compared, {"CLIPModel": ALIKE}),
-        bridge=_bridge, arguments=MASK,
+    "clip": encoder(
+        _both, embed_text, layer, _compared, {"CLIPModel": ALIKE}, bridge=_bridge, arguments=MASK,
         unsharded="FSDP2 refuses its logit_scale, a parameter without a dimension",
     ),
     "clip_vision_model": encoder(
-        _vision, _embed, layer, _vision_head, {
-            "CLIPVisionModel": EMBEDDING, "CLIPVisionModelWithProjection": ALIKE,
-        }
+        _vision, _embed, layer, _vision_head,
+        {"CLIPVisionModel": EMBEDDING, "CLIPVisionModelWithProjection": ALIKE},
     ),
     "clip_text_model": TEXT,
 }  # fmt: skip

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import (
-    TOKENS,
     attended,
     by_heads,
+    by_rows,
     causal_lm_head,
     gated_mlp,
     query_key_value,
@@ -25,12 +25,11 @@ from memcore.models.families.family import Family, decoder_classes, layer_kinds,
 from memcore.models.families.llama import embed, llama_like, turned
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.model import Model
-from memcore.tape.dims import EXPERTS, HEAD_DIM, HEADS, KV, KV_HEADS, SHARED_F, TP, D, Factor, Q
+from memcore.tape.dims import EXPERTS, KV, SHARED_F, TP, D, Factor, Q
 from memcore.tape.kinds import FULL, FULL_NOPE, SLIDING, Part, is_dense, turns
 from memcore.tape.primitives import (
     add,
     cast,
-    heads_first,
     keeps_result,
     less,
     linear,
@@ -169,8 +168,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
         if normed:
-            q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
-            k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
+            q, k = by_rows(t, q, k, copies_grad=False)
             q, k = _norm(t, q, "q_norm", Q / TP), _norm(t, k, "k_norm", KV / TP)
         q, k = by_heads(t, q, k, copies_grad=not normed)
         if turns(kind):

@@ -10,13 +10,12 @@ from memcore.errors import shown
 from memcore.layers.experts import routed_experts, taken, top_k
 from memcore.layers.ops import (
     HIDDEN,
-    KEYS,
-    QUERIES,
     TOKENS,
     activation,
     attended,
     dropped,
     head_behind,
+    joint_heads,
     rotary,
     rotary_tables,
     token_embedding,
@@ -30,26 +29,22 @@ from memcore.tape.dims import (
     EXPERT_F,
     EXPERT_ROWS,
     EXPERTS,
-    KV,
     LAST,
     QKV,
     SECOND,
     TOP_K,
     TP,
     D,
-    Q,
 )
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
-    heads_first,
     keeps_input,
     layer_norm,
     linear,
     multiply,
     plain_product,
     softmax,
-    split,
 )
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Gradients, Tape, Tensor
@@ -117,11 +112,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         joint = linear(t, "Wqkv", x, D, QKV / TP, bias=False)
         if s.traits.attention_clipped:
             joint = keeps_input(t, joint, "clipped")
-        parts = split(t, joint, [(*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP)])
-        q, k, v = (
-            heads_first(t, part, shape, copies_grad=False)
-            for part, shape in zip(parts, (QUERIES, KEYS, KEYS), strict=True)
-        )
+        q, k, v = joint_heads(t, joint)
         q, k = rotary(t, q, k, rotary_tables(t))
         return attended(t, s, q, k, v, kind, "out_proj", bias=False, joint_v=True)
 

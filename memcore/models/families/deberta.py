@@ -17,6 +17,7 @@ from memcore.layers.ops import (
     activation,
     classes_loss,
     dropped,
+    first_token,
     labelled_loss,
 )
 from memcore.models.config import Keys
@@ -43,7 +44,6 @@ from memcore.tape.primitives import (
     reused_linear,
     shift,
     softmax,
-    split,
 )
 from memcore.tape.structure import CLASSIFICATION, Structure
 from memcore.tape.tape import Tape, Tensor
@@ -163,7 +163,7 @@ def _gathered(t: Tape, x: Tensor, index: Tensor, shape: Shape, name: str) -> Ten
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head != CLASSIFICATION:
         return bert.head(t, s, x)
-    (first,) = split(t, x, [(B, D)], sliced=True)
+    first = first_token(t, x)
     h = activation(t, linear(t, "pooler.dense", first, D, D, bias=True), "gelu")
     h = dropped(t, s, h, "dropout")
     logits = linear(t, "classifier", h, D, CLASSES, bias=True)
@@ -174,8 +174,8 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return labelled_loss(t, chosen, widened=True)
 
 
-FAMILY = replace(
-    encoder(_config, _embed, bert.layer_around(_attention), _head, bert.every_class("DebertaV2")),
+FAMILY = encoder(
+    _config, _embed, bert.layer_around(_attention), _head, bert.every_class("DebertaV2"),
     attentions=("eager",), carries=True, arguments=MASK,
 )  # fmt: skip
 FAMILIES = {"deberta-v2": FAMILY}

@@ -63,8 +63,10 @@ from memcore.tape.primitives import (
     cast,
     contiguous,
     dropout,
+    factors,
     flash_attention,
     heads_first,
+    in_backward,
     joined,
     keeps_input,
     keeps_result,
@@ -307,7 +309,7 @@ def _by_group(t: Tape, x: Tensor) -> Tensor:
         out = t.new("out", (*TOKENS, OUT_GROUPS / TP, OUT_RANK), x.dtype)
 
         def backward(g: Gradients) -> Gradients:
-            dx = t.new("input grad", x.shape, x.dtype) if x.needs_grad else None
+            dx = t.grad("input grad", x)
             if not w.needs_grad:
                 return [dx, None]
             by_group = t.new("weight grad, by group", w.shape, w.dtype)
@@ -315,9 +317,7 @@ def _by_group(t: Tape, x: Tensor) -> Tensor:
             t.free(by_group)
             return [dx, dw]
 
-        saved = [of for of, other in ((x, w), (w, x)) if other.needs_grad]
-        again = [(2.0 * (w.needs_grad + x.needs_grad), flops[1])]
-        t.finish("bmm", [x, w], out, saved, backward, flops=again)
+        t.finish("bmm", [x, w], out, factors(x, w), backward, flops=in_backward(flops, x, w))
         return out
 
 

@@ -12,10 +12,12 @@ from memcore.layers.ops import (
     by_heads,
     classes_loss,
     dropped,
+    first_token,
     labelled_loss,
-    rotary,
     rotary_tables,
+    unread,
     value_heads,
+    widened_rotary,
 )
 from memcore.models.config import Keys
 from memcore.models.families import bert
@@ -35,7 +37,6 @@ from memcore.tape.primitives import (
     multiply,
     scale,
     shift,
-    split,
 )
 from memcore.tape.structure import CLASSIFICATION, EMBEDDING, LABELLED, Structure
 from memcore.tape.tape import Tape, Tensor
@@ -111,10 +112,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         v = value_heads(t, s, v)
         q = scale(t, q, "q, scaled")
         if s.traits.rotary_widened:
-            q32, k32 = (cast(t, of, "fp32", f"{name} (fp32)") for of, name in ((q, "q"), (k, "k")))
-            q32, k32 = rotary(t, q32, k32, rotary_tables(t))
-            q = cast(t, q32, q.dtype, "q_rotary, cast")
-            k = cast(t, k32, k.dtype, "k_rotary, cast")
+            q, k = widened_rotary(t, q, k, rotary_tables(t))
         return attended(t, s, q, k, v, kind, "output.dense", bias=True, softmax_fp32=False)
 
 
@@ -126,11 +124,10 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == LABELLED:
         return bert.of_tokens(t, s, x)
     if s.head == EMBEDDING:
-        for name, shape in (("weight", (D, D)), ("bias", (D,))):  # whose result nobody reads
-            t.parameter(f"pooler.dense.{name}", shape, idle=True)
+        unread(t, "pooler.dense", D, D)
         return x
     if s.head == CLASSIFICATION:
-        (first,) = split(t, x, [(B, D)], sliced=True)
+        first = first_token(t, x)
         first = dropped(t, s, first, "classifier dropout, first")
         h = keeps_result(t, linear(t, "dense", first, D, D, bias=True), "tanh")
         h = dropped(t, s, h, "classifier dropout")
@@ -144,10 +141,4 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return labelled_loss(t, logits)
 
 
-FAMILY = encoder(
-    _config,
-    _embed,
-    _layer,
-    _head,
-    bert.encoder_classes("Esm") | {"EsmForTokenClassification": LABELLED},
-)
+FAMILY = encoder(_config, _embed, _layer, _head, bert.encoder_classes("Esm"))

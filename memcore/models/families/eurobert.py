@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memcore.layers.ops import activation, classes_loss, labelled_loss, rms_norm
+from memcore.layers.ops import activation, classes_loss, first_token, labelled_loss, rms_norm
 from memcore.models.config import Keys
 from memcore.models.families.bert import encoder_classes, of_tokens
 from memcore.models.families.family import encoder
 from memcore.models.families.llama import embed, layer, llama_like
 from memcore.models.model import Model
-from memcore.tape.dims import CLASSES, TP, VOCAB, B, D
+from memcore.tape.dims import CLASSES, TP, VOCAB, D
 from memcore.tape.kinds import EVERY
-from memcore.tape.primitives import linear, split
+from memcore.tape.primitives import linear
 from memcore.tape.structure import CLASSIFICATION, EMBEDDING, LABELLED, Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -43,7 +43,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == LABELLED:
         return of_tokens(t, s, x)
     if s.head == CLASSIFICATION:
-        (first,) = split(t, x, [(B, D)], sliced=True)
+        first = first_token(t, x)
         h = activation(t, linear(t, "dense", first, D, D, bias=True), "gelu")
         return classes_loss(t, s, linear(t, "classifier", h, D, CLASSES, bias=True))
     bias, tied = s.traits.mlp_bias, s.traits.tied_embeddings  # so its code names the head's bias
@@ -51,10 +51,4 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return labelled_loss(t, logits, widened=True)
 
 
-FAMILY = encoder(
-    _config,
-    embed,
-    layer,
-    _head,
-    encoder_classes("EuroBert") | {"EuroBertForTokenClassification": LABELLED},
-)
+FAMILY = encoder(_config, embed, layer, _head, encoder_classes("EuroBert"))

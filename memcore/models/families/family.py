@@ -219,8 +219,11 @@ def encoder(
     layer: Callable[[Tape, Structure, Tensor, str], Tensor],
     head: Callable[[Tape, Structure, Tensor], Tensor],
     classes: Mapping[str, str],
+    **own: Any,
 ) -> Family:
-    """A family that reads whole sequences and generates nothing."""
+    """A family that reads whole sequences and generates nothing; `own`: what else it has of a
+    Family's."""
     return Family(
-        config, embed, layer, head, losses=("eager",), decoder=False, alone=True, classes=classes
-    )
+        config, embed, layer, head, losses=("eager",), decoder=False, alone=True, classes=classes,
+        **own,
+    )  # fmt: skip

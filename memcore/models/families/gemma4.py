@@ -9,8 +9,10 @@ from dataclasses import replace
 
 from memcore.layers.experts import normalised, routed_experts, taken, top_k
 from memcore.layers.ops import (
+    KEY_ROWS,
     KEYS,
     QUERIES,
+    QUERY_ROWS,
     TOKENS,
     activation,
     attention_core,
@@ -32,9 +34,7 @@ from memcore.tape.dims import (
     FUSED,
     HALF_ROTARY,
     HEAD_DIM,
-    HEADS,
     KV,
-    KV_HEADS,
     LAYERS,
     PER_LAYER,
     PER_LAYER_ROWS,
@@ -260,19 +260,22 @@ def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Sequence[Tensor]:
     """Values of layers that see all tokens may be their keys, normed but not turned. With what it
     is made of where other layers read it."""
     bias, own = s.traits.attention_bias, slides(kind)
-    few = (*TOKENS, KV_HEADS / TP, HEAD_DIM)
     with t.scope("self_attn", Part.ATTENTION):
         tables = rotary_tables(t, " (sliding)" if own else " (full)")
         q = linear(t, "q_proj", x, D, Q / TP, bias)
-        q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
+        q = heads_first(t, q, QUERY_ROWS, copies_grad=False)
         q = rotate(t, powered_norm(t, q, "q_norm", HEAD_DIM), *tables, HALF_ROTARY, "q_rotary")
         q = heads_first(t, q, QUERIES, copies_grad=False)
         if is_reused(kind):
             k, v = (t.carry(n, KEYS, t.parameter_dtype) for n in (SHARED_KEYS, SHARED_VALUES))
             return (_joined(t, s, q, k, v, kind),)
-        k = v = heads_first(t, linear(t, "k_proj", x, D, KV / TP, bias), few, copies_grad=False)
+        k = v = heads_first(
+            t, linear(t, "k_proj", x, D, KV / TP, bias), KEY_ROWS, copies_grad=False
+        )
         if own or not s.traits.keys_as_values:
-            v = heads_first(t, linear(t, "v_proj", x, D, KV / TP, bias), few, copies_grad=False)
+            v = heads_first(
+                t, linear(t, "v_proj", x, D, KV / TP, bias), KEY_ROWS, copies_grad=False
+            )
         k = rotate(t, powered_norm(t, k, "k_norm", HEAD_DIM), *tables, HALF_ROTARY, "k_rotary")
         k = heads_first(t, k, KEYS, copies_grad=False)
         v = heads_first(t, l2_norm(t, v, "v_norm", powered=True), KEYS, copies_grad=False)

@@ -12,6 +12,7 @@ from memcore.layers.ops import (
     attention_core,
     dropped,
     head_behind,
+    joint_heads,
     plain_mlp,
 )
 from memcore.models.config import ACTIVATIONS, Keys
@@ -24,7 +25,7 @@ from memcore.models.families.family import (
     own_keys,
 )
 from memcore.models.model import Model
-from memcore.tape.dims import CONTEXT, CP, KV, POSITIONS, QKV, TP, VOCAB, D, Q, S
+from memcore.tape.dims import CONTEXT, CP, POSITIONS, QKV, TP, VOCAB, D, Q, S
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
@@ -102,11 +103,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = layer_norm(t, x, D, "ln_1")
     with t.scope("attn", Part.ATTENTION):
         joint = linear(t, "c_attn", h, D, QKV / TP, bias=True, transposed=True)
-        parts = split(t, joint, [(*TOKENS, Q / TP)] * 3)
-        q, k, v = (
-            heads_first(t, part, shape, copies_grad=False)
-            for part, shape in zip(parts, (QUERIES, KEYS, KEYS), strict=True)
-        )
+        q, k, v = joint_heads(t, joint, [(*TOKENS, Q / TP)] * 3)
         h = attention_core(t, s, q, k, v, kind, softmax_fp32=False)
         h = linear(t, "c_proj", h, Q / TP, D, bias=True, transposed=True)
         h = dropped(t, s, h, "resid_dropout")
@@ -122,9 +119,7 @@ def _bigcode_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("attn", Part.ATTENTION):
         joint = linear(t, "c_attn", h, D, QKV / TP, bias=True)
         if s.traits.multi_query:
-            q, k, v = split(t, joint, [(*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP)])
-            q = heads_first(t, q, QUERIES, copies_grad=False)
-            k, v = (heads_first(t, x, KEYS, copies_grad=False) for x in (k, v))
+            q, k, v = joint_heads(t, joint)
         else:
             joint = heads_first(t, joint, joint.shape, copies_grad=True)
             q, k, v = split(t, joint, (QUERIES, KEYS, KEYS))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore.layers.ops import (
-    TOKENS,
+    QUERY_ROWS,
     attention_core,
     by_heads,
     core,
@@ -23,7 +23,7 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes, own_keys
 from memcore.models.families.gpt2 import ALIASES
 from memcore.models.model import Model
-from memcore.tape.dims import CONTEXT, CP, HALF_ROTARY, HEAD_DIM, HEADS, ROTARY, TP, D, Q, S
+from memcore.tape.dims import CONTEXT, CP, HALF_ROTARY, ROTARY, TP, D, Q, S
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
@@ -80,8 +80,7 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
     with t.scope("attn", Part.ATTENTION):
         t.buffer("embed_positions", (CONTEXT, ROTARY), "fp32")
         q, k, v = (linear(t, f"{n}_proj", x, D, Q / TP, bias=False) for n in "qkv")
-        heads = (*TOKENS, HEADS / TP, HEAD_DIM)
-        q, k = (heads_first(t, of, heads, copies_grad=False) for of in (q, k))
+        q, k = (heads_first(t, of, QUERY_ROWS, copies_grad=False) for of in (q, k))
         k, turned_k = _turned(t, k, "k_rotary")
         q, turned_q = _turned(t, q, "q_rotary")
         q, k = by_heads(t, q, k, copies_grad=False)

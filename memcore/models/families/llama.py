@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from memcore.layers.ops import (
-    TOKENS,
     attention_core,
     by_heads,
+    by_rows,
     causal_lm_head,
     normed_mlp,
     partial_rotary,
@@ -26,6 +26,7 @@ from memcore.layers.ops import (
     slides,
     token_embedding,
     value_heads,
+    widened_rotary,
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import (
@@ -37,9 +38,9 @@ from memcore.models.families.family import (
     layer_kinds,
 )
 from memcore.models.model import Model
-from memcore.tape.dims import CP, HEAD_DIM, HEADS, KV_HEADS, TP, B, D, Factor, Q, S
+from memcore.tape.dims import CP, HEAD_DIM, TP, B, D, Factor, Q, S
 from memcore.tape.kinds import FULL, FULL_NOPE, SLIDING, SLIDING_NOPE, Part, turns
-from memcore.tape.primitives import add, cast, contiguous, heads_first, linear, multiply, scale
+from memcore.tape.primitives import add, contiguous, linear, multiply, scale
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -153,8 +154,7 @@ def attention(
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
         if normed:  # per head, before heads and tokens change places
-            q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
-            k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
+            q, k = by_rows(t, q, k, copies_grad=False)
             q, k = _normed(t, q, k)
         q, k = by_heads(t, q, k, copies_grad=not normed)
         if s.traits.keys_scaled and not s.served:
@@ -182,10 +182,9 @@ def turned(t: Tape, s: Structure, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]
     tables = rotary_tables(t, dtype=dtype, sequences=turning(s))
     if s.traits.rotary_interleaved:
         tables = repeated(t, *tables)
-    if not s.traits.rotary_widened:
-        return turn(t, q, k, tables)
-    q32, k32 = turn(t, cast(t, q, "fp32", "q (fp32)"), cast(t, k, "fp32", "k (fp32)"), tables)
-    return cast(t, q32, q.dtype, "q_rotary, cast"), cast(t, k32, k.dtype, "k_rotary, cast")
+    if s.traits.rotary_widened:
+        return widened_rotary(t, q, k, tables, turn)
+    return turn(t, q, k, tables)
 
 
 def repeated(t: Tape, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from memcore.layers.ops import (
     activation,
     attended,
     by_heads,
+    by_rows,
     complex_rotary,
     gated_mlp,
     l2_norm,
@@ -26,26 +27,12 @@ from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.models.model import Model
-from memcore.tape.dims import (
-    CP,
-    EXPERT_F,
-    EXPERT_FUSED,
-    EXPERTS,
-    HEAD_DIM,
-    HEADS,
-    KV_HEADS,
-    SHARED_F,
-    TP,
-    D,
-    S,
-    Shape,
-)
+from memcore.tape.dims import CP, EXPERT_F, EXPERT_FUSED, EXPERTS, SHARED_F, TP, D, S, Shape
 from memcore.tape.kinds import CHUNKED, FULL, Part, nope, turns
 from memcore.tape.primitives import (
     added,
     cast,
     contiguous,
-    heads_first,
     keeps_result,
     linear,
     multiply,
@@ -56,8 +43,6 @@ from memcore.tape.primitives import (
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
-QUERY_ROWS: Shape = (*TOKENS, HEADS / TP, HEAD_DIM)
-KEY_ROWS: Shape = (*TOKENS, KV_HEADS / TP, HEAD_DIM)
 EVERY: Shape = (EXPERTS, *TOKENS, D)  # every token once for every expert
 
 
@@ -128,8 +113,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias, rotary = s.traits.attention_bias, turns(kind)
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
-        q = heads_first(t, q, QUERY_ROWS, copies_grad=True)
-        k = heads_first(t, k, KEY_ROWS, copies_grad=True)
+        q, k = by_rows(t, q, k, copies_grad=True)
         v = value_heads(t, s, v)
         if rotary:
             q, k = complex_rotary(t, q, k, at_once=True)

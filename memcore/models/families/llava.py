@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.errors import shown
-from memcore.layers.ops import HIDDEN, activation, token_embedding
+from memcore.layers.ops import HIDDEN, activation, token_embedding, unread
 from memcore.models import families
 from memcore.models.config import Keys
 from memcore.models.families import llama
@@ -79,9 +79,8 @@ def text_embedding(t: Tape, s: Structure) -> Tensor:
 
 
 def _bridge(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    for name in ("weight", "bias"):  # of a norm whose result nobody reads
-        t.parameter(f"post_layernorm.{name}", (of_stack(VISION, D),), idle=True)
     images, wide, tokens = (of_stack(VISION, f) for f in (B, D, PATCHES))
+    unread(t, "post_layernorm", wide)
     with t.scope("multi_modal_projector"):
         (x,) = split(t, x, [(images, tokens, wide)], sliced=True)
         x = contiguous(t, x, x.shape, "without the class token")

@@ -8,6 +8,8 @@ from dataclasses import replace
 from memcore.layers.experts import Stacks, routed_experts
 from memcore.layers.indexer import chosen_blocks
 from memcore.layers.ops import (
+    KEY_ROWS,
+    QUERY_ROWS,
     TOKENS,
     attended,
     by_heads,
@@ -27,20 +29,7 @@ from memcore.models.families.mimo_v2_flash import pattern
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.families.olmoe import sigmoid_router
 from memcore.models.model import Indexer, Model
-from memcore.tape.dims import (
-    EXPERT_F,
-    FUSED,
-    HEAD_DIM,
-    HEADS,
-    KV_HEADS,
-    SHARED_F,
-    SHARED_FUSED,
-    TP,
-    D,
-    F,
-    Factor,
-    Shape,
-)
+from memcore.tape.dims import EXPERT_F, FUSED, HEAD_DIM, SHARED_F, SHARED_FUSED, TP, D, F, Factor
 from memcore.tape.kinds import FULL, Part, is_dense, is_whole, whole
 from memcore.tape.primitives import add, heads_first, linear, scale, split
 from memcore.tape.structure import CAUSAL, EMBEDDING, Structure
@@ -156,12 +145,11 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
-    by_head: Shape = (*TOKENS, HEADS / TP, HEAD_DIM)
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias=False)
-        q = heads_first(t, q, by_head, copies_grad=False)
+        q = heads_first(t, q, QUERY_ROWS, copies_grad=False)
         q = rms_norm_plus_one(t, q, "q_norm", HEAD_DIM)
-        k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
+        k = heads_first(t, k, KEY_ROWS, copies_grad=False)
         k = rms_norm_plus_one(t, k, "k_norm", HEAD_DIM)
         q, k = by_heads(t, q, k, copies_grad=False)
         v = value_heads(t, s, v)

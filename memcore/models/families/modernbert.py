@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.layers.ops import (
+    JOINT,
     KEYS,
     TOKENS,
     activation,
@@ -14,25 +15,25 @@ from memcore.layers.ops import (
     by_heads,
     classes_loss,
     dropped,
+    first_token,
     labelled_loss,
     logits_loss,
     query_key_value,
-    rotary,
     rotary_tables,
     slides,
     spans_loss,
     value_heads,
+    widened_rotary,
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.bert import every_class
 from memcore.models.families.family import Family, decoder_classes, encoder, layer_kinds
 from memcore.models.families.llama import turning
 from memcore.models.model import Model
-from memcore.tape.dims import CLASSES, FUSED, KV, QKV, TP, VOCAB, B, D, F, Q
+from memcore.tape.dims import CLASSES, FUSED, QKV, TP, VOCAB, D, F
 from memcore.tape.kinds import EVERY, FULL, SLIDING_EVERY, Part, first, is_first
 from memcore.tape.primitives import (
     add,
-    cast,
     dropout,
     embedding,
     heads_first,
@@ -131,17 +132,14 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("attn", Part.ATTENTION):
         if joint := s.family == "modernbert":
-            each = [(*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP)]
-            q, k, v = split(t, linear(t, "Wqkv", x, D, QKV / TP, bias), each)
+            q, k, v = split(t, linear(t, "Wqkv", x, D, QKV / TP, bias), JOINT)
         else:
             q, k, v = query_key_value(t, s, x, bias)
         q, k = by_heads(t, q, k, copies_grad=not joint)
         v = heads_first(t, v, KEYS, copies_grad=False) if joint else value_heads(t, s, v)
         which = " (sliding)" if slides(kind) else " (full)"
         tables = rotary_tables(t, which, sequences=turning(s))
-        wide = [cast(t, of, "fp32", f"{name} (fp32)") for of, name in ((q, "q"), (k, "k"))]
-        q32, k32 = rotary(t, wide[0], wide[1], tables)
-        q, k = cast(t, q32, q.dtype, "q_rotary, cast"), cast(t, k32, k.dtype, "k_rotary, cast")
+        q, k = widened_rotary(t, q, k, tables)
         out = attended(t, s, q, k, v, kind, "Wo", bias, joint_v=joint)
         return dropout(t, out, "out_drop") if s.traits.attention_dropout else out
 
@@ -161,7 +159,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == EMBEDDING:
         return x
     if s.head == CLASSIFICATION:
-        (x,) = split(t, x, [(B, D)], sliced=True)
+        x = first_token(t, x)
     with t.scope("head"):
         x = activation(t, linear(t, "dense", x, D, D, bias=False), "gelu")
         x = _norm(t, x, "norm")

@@ -75,8 +75,8 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return labelled_loss(t, logits)
 
 
-FAMILY = replace(
-    encoder(_config, _embed, bert.layer_around(_attention), _head, bert.every_class("MPNet")),
+FAMILY = encoder(
+    _config, _embed, bert.layer_around(_attention), _head, bert.every_class("MPNet"),
     attentions=("eager",), carries=True, checkpoints=False,
     note="Its code in transformers has no checkpointing: layers keep all that backward needs.",
 )  # fmt: skip

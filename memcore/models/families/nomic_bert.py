@@ -3,8 +3,6 @@ them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from memcore.layers.ops import (
     TOKENS,
     activation,
@@ -12,6 +10,7 @@ from memcore.layers.ops import (
     by_heads,
     classes_loss,
     dropped,
+    first_token,
     gated_mlp,
     labelled_loss,
     query_key_value,
@@ -23,9 +22,9 @@ from memcore.models.config import Keys
 from memcore.models.families.bert import encoder_classes, of_tokens
 from memcore.models.families.family import encoder
 from memcore.models.model import Model
-from memcore.tape.dims import CLASSES, TP, TYPES, VOCAB, B, D
+from memcore.tape.dims import CLASSES, TP, TYPES, VOCAB, D
 from memcore.tape.kinds import EVERY, Part
-from memcore.tape.primitives import add, embedding, keeps_result, layer_norm, linear, split
+from memcore.tape.primitives import add, embedding, keeps_result, layer_norm, linear
 from memcore.tape.structure import CLASSIFICATION, EMBEDDING, LABELLED, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -98,7 +97,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     if s.head == LABELLED:
         return of_tokens(t, s, x)
     if s.head == CLASSIFICATION:
-        (first,) = split(t, x, [(B, D)], sliced=True)
+        first = first_token(t, x)
         h = keeps_result(t, linear(t, "pooler.dense", first, D, D, bias=True), "tanh")
         h = dropped(t, s, h, "classifier dropout")
         return classes_loss(t, s, linear(t, "classifier", h, D, CLASSES, bias=True))
@@ -121,13 +120,4 @@ NOMICS_OWN = {
     "attn_pdrop": "attention_probs_dropout_prob",
     "resid_pdrop": "hidden_dropout_prob",
 }
-FAMILY = replace(
-    encoder(
-        _config,
-        _embed,
-        _layer,
-        _head,
-        encoder_classes("NomicBert") | {"NomicBertForTokenClassification": LABELLED},
-    ),
-    aliases=NOMICS_OWN,
-)
+FAMILY = encoder(_config, _embed, _layer, _head, encoder_classes("NomicBert"), aliases=NOMICS_OWN)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
-    TOKENS,
     attended,
     dropped,
     fused_gated_mlp,
+    joint_heads,
     partial_rotary,
     rms_norm,
     rotary_tables,
@@ -19,9 +17,9 @@ from memcore.models.config import Keys
 from memcore.models.families.family import WITH_LIGER, Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like, windowed
 from memcore.models.model import Model
-from memcore.tape.dims import KV, QKV, TP, D, Q
+from memcore.tape.dims import QKV, TP, D
 from memcore.tape.kinds import SLIDING, Part
-from memcore.tape.primitives import add, heads_first, linear, split
+from memcore.tape.primitives import add, linear
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -55,12 +53,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("self_attn", Part.ATTENTION):
         joint = linear(t, "qkv_proj", x, D, QKV / TP, bias=False)
-        widths = [(*TOKENS, Q / TP), (*TOKENS, KV / TP), (*TOKENS, KV / TP)]
-        parts = split(t, joint, widths, sliced=True)
-        q, k, v = (
-            heads_first(t, part, shape, copies_grad=False)
-            for part, shape in zip(parts, (QUERIES, KEYS, KEYS), strict=True)
-        )
+        q, k, v = joint_heads(t, joint, sliced=True)
         q, k = partial_rotary(t, q, k, rotary_tables(t))
         return attended(t, s, q, k, v, kind, "o_proj", bias=False, joint_v=True)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.layers.ops import (
+    KEY_ROWS,
+    QUERY_ROWS,
     TOKENS,
     attention_core,
     by_heads,
@@ -24,7 +26,7 @@ from memcore.models.families.llama import embed, llama_like, turning
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.families.qwen_moe import shared_mixture, sparse
 from memcore.models.model import Model, Recurrence
-from memcore.tape.dims import GATED_Q, HEAD_DIM, HEADS, KV, KV_HEADS, TP, D, Q
+from memcore.tape.dims import GATED_Q, HEAD_DIM, KV, TP, D, Q
 from memcore.tape.kinds import Part, dense, is_dense, recurs
 from memcore.tape.primitives import add, heads_first, keeps_result, linear, multiply, split
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure
@@ -118,8 +120,8 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("self_attn", Part.ATTENTION):
         both = linear(t, "q_proj", x, D, GATED_Q / TP, bias)
         k, v = (linear(t, name, x, D, KV / TP, bias) for name in ("k_proj", "v_proj"))
-        q, gate = split(t, both, [(*TOKENS, HEADS / TP, HEAD_DIM), (*TOKENS, Q / TP)])
-        k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
+        q, gate = split(t, both, [QUERY_ROWS, (*TOKENS, Q / TP)])
+        k = heads_first(t, k, KEY_ROWS, copies_grad=False)
         q, k = (rms_norm_plus_one(t, x, f"{n}_norm", HEAD_DIM) for x, n in ((q, "q"), (k, "k")))
         q, k = by_heads(t, q, k, copies_grad=False)
         q, k = partial_rotary(t, q, k, rotary_tables(t, sequences=turning(s)))

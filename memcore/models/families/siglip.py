@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from memcore.layers.ops import unread
 from memcore.models.config import Keys
 from memcore.models.families import clip, vit
 from memcore.models.families.family import Family, encoder
 from memcore.models.model import Model
-from memcore.tape.dims import ONE, PATCHES, POSITIONS, PROJECTED, QKV, B, D, F, Shape
+from memcore.tape.dims import ONE, PATCHES, POSITIONS, PROJECTED, QKV, B, D, F
 from memcore.tape.kinds import EVERY
 from memcore.tape.primitives import add, embedding, layer_norm, patches
 from memcore.tape.structure import EMBEDDING, Structure
@@ -47,30 +48,19 @@ def _embed(t: Tape, s: Structure) -> Tensor:
 def _vision_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     x = layer_norm(t, x, D, "post_layernorm")
     if s.traits.pooled:
-        _idle(t, "head.probe", (ONE, 1, D))
-        _idle(t, "head.attention.in_proj_weight", (QKV, D))
-        _idle(t, "head.attention.in_proj_bias", (QKV,))
-        _idle(t, "head.layernorm.weight", (D,))
-        _idle(t, "head.layernorm.bias", (D,))
-        for name, rows, width in (
-            ("attention.out_proj", D, D),
-            ("mlp.fc1", F, D),
-            ("mlp.fc2", D, F),
-        ):
-            _idle(t, f"head.{name}.weight", (rows, width))
-            _idle(t, f"head.{name}.bias", (rows,))
+        t.parameter("head.probe", (ONE, 1, D), idle=True)
+        t.parameter("head.attention.in_proj_weight", (QKV, D), idle=True)
+        t.parameter("head.attention.in_proj_bias", (QKV,), idle=True)
+        unread(t, "head.layernorm", D)
+        unread(t, "head.attention.out_proj", D, D)
+        unread(t, "head.mlp.fc1", F, D)
+        unread(t, "head.mlp.fc2", D, F)
     return x
 
 
 def _text_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
-    _idle(t, "head.weight", (PROJECTED, D))
-    _idle(t, "head.bias", (PROJECTED,))
+    unread(t, "head", PROJECTED, D)
     return layer_norm(t, x, D, "final_layer_norm")
-
-
-def _idle(t: Tape, name: str, shape: Shape) -> None:
-    """A weight of what makes one result of all tokens, which nobody reads."""
-    t.parameter(name, shape, idle=True)
 
 
 FAMILIES = {

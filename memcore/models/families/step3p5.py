@@ -10,10 +10,12 @@ from typing import Any
 from memcore.errors import shown
 from memcore.layers.experts import Stacks, routed_experts
 from memcore.layers.ops import (
+    QUERY_ROWS,
     TOKENS,
     activation,
     attention_core,
     by_heads,
+    by_rows,
     partial_rotary,
     query_key_value,
     rms_norm_plus_one,
@@ -29,19 +31,7 @@ from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.families.olmoe import sigmoid_router
 from memcore.models.model import Heads, Model
-from memcore.tape.dims import (
-    EXPERT_F,
-    HEAD_DIM,
-    HEADS,
-    KV_HEADS,
-    SHARED_F,
-    TP,
-    D,
-    F,
-    Factor,
-    Q,
-    Shape,
-)
+from memcore.tape.dims import EXPERT_F, HEAD_DIM, HEADS, SHARED_F, TP, D, F, Factor, Q
 from memcore.tape.kinds import Part, apart, is_dense
 from memcore.tape.primitives import (
     add,
@@ -155,11 +145,9 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
-    by_head: Shape = (*TOKENS, HEADS / TP, HEAD_DIM)
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
-        q = heads_first(t, q, by_head, copies_grad=False)
-        k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
+        q, k = by_rows(t, q, k, copies_grad=False)
         q = rms_norm_plus_one(t, q, "q_norm", HEAD_DIM)
         k = rms_norm_plus_one(t, k, "k_norm", HEAD_DIM)
         q, k = by_heads(t, q, k, copies_grad=False)
@@ -167,7 +155,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         gate = linear(t, "g_proj", x, D, HEADS / TP, bias=False)
         tables = rotary_tables(t, " (sliding)" if slides(kind) else " (full)")
         q, k = partial_rotary(t, q, k, tables)
-        out = heads_first(t, attention_core(t, s, q, k, v, kind), by_head, copies_grad=False)
+        out = heads_first(t, attention_core(t, s, q, k, v, kind), QUERY_ROWS, copies_grad=False)
         gate = keeps_result(t, gate, "sigmoid")
         gate = heads_first(t, gate, (*TOKENS, HEADS / TP, 1), copies_grad=False)
         out = multiply(t, out, gate, "gated")

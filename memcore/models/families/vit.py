@@ -14,8 +14,10 @@ from memcore.layers.ops import (
     attended,
     by_heads,
     dropped,
+    first_token,
     labelled_loss,
     plain_mlp,
+    unread,
     value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
@@ -23,7 +25,7 @@ from memcore.models.families.family import encoder, image_classes, labels, own_k
 from memcore.models.model import Image, Model
 from memcore.tape.dims import CHANNELS, HEIGHT, ONE, PATCHES, POSITIONS, TP, VOCAB, WIDTH, B, D, Q
 from memcore.tape.kinds import EVERY, Part
-from memcore.tape.primitives import add, cast, joined, layer_norm, linear, patches, split
+from memcore.tape.primitives import add, cast, joined, layer_norm, linear, patches
 from memcore.tape.structure import EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -162,10 +164,9 @@ def attention(t: Tape, s: Structure, x: Tensor, kind: str, softmax_fp32: bool = 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     x = layer_norm(t, x, D, "layernorm")
     if s.head == EMBEDDING:
-        for name, shape in (("weight", (D, D)), ("bias", (D,))):  # whose result nobody reads
-            t.parameter(f"pooler.dense.{name}", shape, idle=True)
+        unread(t, "pooler.dense", D, D)
         return x
-    (first,) = split(t, x, [(B, D)], sliced=True)
+    first = first_token(t, x)
     return labelled_loss(t, linear(t, "classifier", first, D, VOCAB, bias=True))
 
 

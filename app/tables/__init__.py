@@ -15,7 +15,6 @@ from app.tables.accuracy import (
     first_fixes,
     headline,
     left_out,
-    markdown,
     matching,
     not_compared,
     one_block,
@@ -28,6 +27,7 @@ from app.tables.accuracy import (
     tracker,
     tuning,
     why_they_differ,
+    written,
 )
 from app.tables.base import FIELDS, PATH, Rows, breakdown, context, csv
 from app.tables.compare import calibrated as compared_calibrated
@@ -114,7 +114,6 @@ __all__ = [
     "lens_ways",
     "levers",
     "limits",
-    "markdown",
     "matching",
     "not_compared",
     "one_block",
@@ -145,4 +144,5 @@ __all__ = [
     "tuning",
     "waterfall",
     "why_they_differ",
+    "written",
 ]

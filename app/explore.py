@@ -353,10 +353,17 @@ def _gpus(plan: Plan, now: Asked) -> None:
                 f"The nearest: one user alone on {choice.gpus:,} × "
                 f"{exploring.text('cluster.gpu', choice.gpu)}, where {miss.text}."
             )
-    rows = tables.bookings(found)
+    by = state.benched_moves()
+    rows = tables.bookings(found, by)
+    if by:
+        parts.small(
+            "**Choices, ranks and costs are as predicted.** Calibrated seconds stand beside those "
+            "that your benchmark says something of."
+        )
+    beside = tables.BESIDE.values()
     _table(
         rows,
-        tables.BOOKING_COLUMNS,
+        [name for name in tables.BOOKING_COLUMNS if by or name not in beside],
         "explore_gpus",
         "What serves the plan, accelerator by accelerator",
         plans=[c.plan for c in found],

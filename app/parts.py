@@ -24,7 +24,7 @@ from memcore.search.choices import own_price
 from memcore.together.generation import Generation, step_text
 from memcore.units import bytes_text, energy_text, money_text, seconds_text
 
-WORTH_SAYING = 0.01  # of host DRAM; a loader's batches are less
+WORTH_SAYING = 0.01  # of host DRAM, where a loader's batches are less, or of a run's time
 
 
 def listed(issues: Iterable[Issue]) -> str:
@@ -165,13 +165,31 @@ def chart(
     )
 
 
+def _passes(run: Run) -> str:
+    """What saves and failures make of it."""
+    return (
+        f"{seconds_text(run.elapsed_seconds)} pass with a save every {run.save_every:,} steps and "
+        f"{run.interruptions:,.2g} interruptions."
+    )
+
+
 def run_figures(run: Run) -> None:
     """What the whole run takes."""
     figures = [
-        ("seconds", "Time to train", seconds_text(run.seconds), f"{run.steps:,} steps."),
+        (
+            "seconds",
+            "Time to train",
+            seconds_text(run.seconds),
+            f"{run.steps:,} steps. {_passes(run)}",
+        ),
         ("gpu_hours", "GPU-hours", f"{run.gpu_hours:,.0f}", "Of all GPUs."),
         ("energy_joules", "Energy", energy_text(run.energy_joules), "At the boards' power."),
-        ("joules_per_token", "Energy per token", energy_text(run.joules_per_token), ""),
+        (
+            "disk_bytes",
+            "Disk for checkpoints",
+            bytes_text(run.disk_bytes),
+            f"{bytes_text(run.checkpoint_bytes)} each, weights {bytes_text(run.weights_bytes)}.",
+        ),
     ]
     if run.cost is not None:
         figures.insert(2, ("cost", "Cost", money_text(run.cost), "At the plan's price."))
@@ -179,6 +197,9 @@ def run_figures(run: Run) -> None:
     for column, (field, label, text, about) in zip(columns, figures, strict=False):
         with column, why.figure(f"run.{field}", about):
             st.metric(label, text)
+    if run.elapsed_seconds > (1 + WORTH_SAYING) * run.seconds:
+        with columns[0]:
+            small(f"{seconds_text(run.elapsed_seconds)} with saves and failures")
     price, whose = own_price(state.plan())
     if run.cost is None and price is not None:
         with columns[-1], st.container(gap=None):
@@ -325,10 +346,10 @@ def download(
     It says which plan the figures are of, or, where they are about Memplan itself, only which
     Memplan."""
     plan, address = state.plan() if of_plan else None, addressing(st.context.url or "")
-    beside = state.calibrated() if of_plan else None
+    beside = (state.calibrated(), state.beside_server()) if of_plan else ()
 
     def made() -> bytes:
-        context = tables.context(plan, address() if plan else "", beside)
+        context = tables.context(plan, address() if plan else "", *beside)
         return tables.csv(rows() if callable(rows) else rows, context)
 
     save(label, made, name, of_plan=of_plan)

@@ -14,6 +14,7 @@ from app.tables.time import calibrated_text
 from app.text import VERDICTS, title_of_plan
 from memcore.plan.plan import Plan, title_of
 from memcore.report import Memory, Report, Run, Serve, Time, TogetherMemory
+from memcore.search.benched import BesideServer
 from memcore.search.calibration import Calibrated
 from memcore.search.choices import own_price
 from memcore.search.levers import Lever, differences
@@ -63,10 +64,12 @@ def page(
     calibrated: Calibrated | None = None,
     about: str = "",
     beside: Sequence[Mapping[str, object]] = (),
+    server: BesideServer | None = None,
 ) -> str:
     """The report as one HTML file, `about` one of the words above or '' for all that the plan has.
     `link` opens the plan again; `calibrated`: its step beside a measured one; `beside`: a row for
-    each field and figure in which it and other plans differ, a column for each plan."""
+    each field and figure in which it and other plans differ, a column for each plan; `server`: its
+    server beside a measured one."""
     title = title_of_plan(plan)
     parts = [f"<h1>{_safe(title)}</h1>"]
     if report.together and about in (TOGETHER, ""):
@@ -83,7 +86,7 @@ def page(
         parts.append(_table("Time of a step", [*_time(report.time, report.if_it_fitted), *again]))
     serves = report.serve and not (trains and about and report.memory)
     if serves and report.serve:
-        parts += _serve(plan, report.serve)
+        parts += _serve(plan, report.serve, _calibrated_server(server) if server else ())
     parts += _beside(beside)
     changed = differences(Plan(), plan).items()
     settings = [(title_of(path), setting(plan, path, value)) for path, value in changed]
@@ -201,12 +204,20 @@ def _run(plan: Plan, run: Run) -> list[Line]:
         ("Cost", cost),
         ("Tokens", count_text(plan.run.tokens)),
         ("Time", seconds_text(run.seconds)),
+        ("Time with saves and failures", seconds_text(run.elapsed_seconds)),
         ("GPU-hours", f"{run.gpu_hours:,.0f}"),
         ("Energy", energy_text(run.energy_joules)),
+        ("Disk for checkpoints", bytes_text(run.disk_bytes)),
     ]
 
 
-def _serve(plan: Plan, s: Serve) -> list[str]:
+def _calibrated_server(found: BesideServer) -> list[Line]:
+    felt = (("Time to the first token", found.first), ("Time per output token", found.token))
+    lines = [(f"{what}, calibrated", moved.text) for what, moved in felt if moved]
+    return [*lines, ("What that rests on", found.assumed)]
+
+
+def _serve(plan: Plan, s: Serve, calibrated: Iterable[Line]) -> list[str]:
     word = "fits" if s.fits else "over"
     said = f"Serving {plan.serve.concurrency:,} sequences at once {VERDICTS[word]}."
     gpus = f"{s.gpus_per_replica:,} GPU" + "s" * (s.gpus_per_replica > 1)
@@ -232,7 +243,7 @@ def _serve(plan: Plan, s: Serve) -> list[str]:
     return [
         f'<p class="verdict {word}">{_safe(said)}</p>',
         _bar(bar.of_serving(s, plan.serve.concurrency)),
-        _table("Serving", lines),
+        _table("Serving", [*lines, *calibrated]),
     ]
 
 

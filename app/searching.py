@@ -18,8 +18,9 @@ from app import charts, parts, plot, shared, state, tables, why
 from app.text import plain
 from memcore import PlanError
 from memcore.plan.plan import Plan
+from memcore.search.found import BY, Found, Point
 from memcore.search.levers import differences
-from memcore.search.search import BY, Found, Point, search, seconds_of
+from memcore.search.search import search, seconds_of
 from memcore.search.space import KEEPS
 from memcore.training.training import not_planned
 from memcore.units import seconds_text

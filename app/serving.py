@@ -13,17 +13,31 @@ def furthest() -> None:
     """The longest sequence, the most sequences and the fewest GPUs."""
     answers, plan, serve = state.answers(), state.plan(), state.report().serve
     others = [bool(answer.value) and answer.plan != plan for answer in answers]
-    rows = tables.limits(answers, plan, serve.replicas if serve else 1)
+    by = state.benched_moves()
+    beside = [state.beside_server(a.plan) if a.value else None for a in answers] if by else []
+    rows = tables.limits(answers, plan, serve.replicas if serve else 1, beside)
     if serving_limit(plan, Targets.of(plan)):
         _ranks(plan)
     parts.table(
         rows,
         key="limits",
         alt="The longest sequence, the most sequences, the fewest GPUs",
-        columns=("question", "answer", "first token", "per token", "tensor parallel"),
+        columns=(
+            "question",
+            "answer",
+            "first token",
+            "per token",
+            *(tables.BESIDE.values() if by else ()),
+            "tensor parallel",
+        ),
         use=lambda row: state.replace(answers[row].plan),
         usable=others,
     )
+    if by:
+        parts.small(
+            "**The answers are as predicted, and so are their limits.** Calibrated seconds stand "
+            "beside those that your benchmark says something of."
+        )
     parts.small(
         "Each answer keeps to the targets above and to all other settings. The fewest GPUs share "
         "layers within a node (TP) and stand as replicas. With an *Arrival rate* of your own, in "

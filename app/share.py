@@ -25,7 +25,7 @@ def draw(report: Report, about: str, drawn: bar.Bar | None) -> None:
     box = st.popover("Share", icon=":material/share:", key="share", on_change="rerun")
     if not box.open:
         return
-    plan, beside = state.plan(), state.calibrated()
+    plan, beside, server = state.plan(), state.calibrated(), state.beside_server()
     link = parts.addressing(st.context.url or "")
     with box:
         st.markdown("**Copy link**: what you see, with all that is pinned.")
@@ -34,7 +34,14 @@ def draw(report: Report, about: str, drawn: bar.Bar | None) -> None:
         parts.save(
             "Report on one page (HTML)",
             lambda: one_page.page(
-                plan, report, levers() if report.memory else (), link(), beside, about, others()
+                plan,
+                report,
+                levers() if report.memory else (),
+                link(),
+                beside,
+                about,
+                others(),
+                server,
             ),
             "memplan-report.html",
             "report_html",

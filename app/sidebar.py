@@ -15,20 +15,21 @@ from typing import Any
 
 import streamlit as st
 
-from app import measured, parts, places, shared, state
+from app import benched, measured, parts, places, shared, state
 from app.controls import Take
 from app.fields import Field, field, in_group, setting
 from app.text import plain
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats import BESIDE, FAILURE, MODEL, Text, kind_of, text_of
+from memcore.formats.benches import is_bench
 from memcore.formats.hub import preset, stored
 from memcore.formats.snapshot import is_pickle
 from memcore.formats.totals import counted_in
 from memcore.models import catalog
 from memcore.models.config import parse_config
 from memcore.plan.field import DETAILS, GROUPS, describes
+from memcore.plan.models import NAMED
 from memcore.plan.plan import (
-    NAMED,
     Plan,
     change_texts,
     facts,
@@ -540,7 +541,8 @@ def _config_file() -> None:
             "TRL, LLaMA-Factory, axolotl, DeepSpeed, Accelerate, torchtitan or Megatron are given "
             "is a plan: drop the files of one job together, here or anywhere on the page. "
             "A memory snapshot or summary of PyTorch, nvidia-smi's table, or the message that "
-            "memory ran out is what a run held, beside the plan. "
+            "memory ran out is what a run held, and what vllm bench serve or another benchmark "
+            "printed is what a server took, beside the plan. "
             "They stay on this machine; nothing in them is run.",
         )
         st.text_area(
@@ -613,13 +615,19 @@ def _text_pasted() -> None:
 
 def _use_texts(texts: Sequence[Text]) -> None:
     """A config.json is the model of this plan; files of other programs are a plan, and what is no
-    JSON at all is refused as one of them. What a run held stands beside the plan."""
+    JSON at all is refused as one of them. What a run held, and what a benchmark of a server said,
+    stand beside the plan."""
     kinds = {kind_of(text) for text in texts}
     own = ("", FAILURE) if kinds <= {"", FAILURE} else ("",)  # beside a job it is the job's
     held = [text for text in texts if kind_of(text) in own and counted_in(text.content)]
     if held:
         measured.held(held[-1].content.encode())
         if not (texts := [text for text in texts if text not in held]):
+            return
+    speeds = [text for text in texts if kind_of(text) == "" and is_bench(text.content)]
+    if speeds:
+        benched.held(speeds[-1].content)
+        if not (texts := [text for text in texts if text not in speeds]):
             return
     alone = [text for text in texts if not text.name.lower().endswith(".json")]
     others = [text for text in alone if text.content.lstrip()[:1] not in "{["]

@@ -25,19 +25,23 @@ from memcore import PlanError
 from memcore.errors import Issue
 from memcore.explain.book import Book
 from memcore.formats import Text, machines, read_files
+from memcore.formats.benches import bench_of, closed
 from memcore.formats.profile import held_of
 from memcore.formats.snapshot import Snapshot
 from memcore.formats.totals import Counted
 from memcore.models.families.drafts import family_of
+from memcore.plan.benched import Benched
 from memcore.plan.field import described
-from memcore.plan.keys import LOOK, MEASURED, NAME, PINS, VERSION
+from memcore.plan.keys import BENCHED, LOOK, MEASURED, NAME, PINS, VERSION
 from memcore.plan.link import (
     MAX_NAME,
     begun,
     decode,
+    decode_benched,
     decode_measured,
     decode_pin,
     encode,
+    encode_benched,
     encode_measured,
     encode_pin,
     form_of,
@@ -46,9 +50,12 @@ from memcore.plan.link import (
     pin_name,
 )
 from memcore.plan.measured import Measured
-from memcore.plan.plan import Plan, change_texts, draft_from, get, value_text
+from memcore.plan.models import draft_from
+from memcore.plan.plan import Plan, change_texts, get, value_text
 from memcore.plan.repair import followed, repair
 from memcore.report import Report
+from memcore.search.benched import BesideServer
+from memcore.search.benched import beside as server_beside
 from memcore.search.calibration import Calibrated, refused
 from memcore.search.calibration import calibrated as calibrate
 from memcore.search.levers import Lever, differences
@@ -79,7 +86,7 @@ class Pin:
 @dataclass(frozen=True, slots=True)
 class Says:
     """What an address decodes to: its plan, in the form of which link, with its name, those beside
-    it, what its page shows of them, and the step that somebody measured."""
+    it, what its page shows of them, and the step and the server that somebody measured."""
 
     plan: Plan
     form: int
@@ -87,6 +94,7 @@ class Says:
     name: str = ""
     look: str = ""
     measured: Measured | None = None
+    benched: Benched | None = None
 
 
 @dataclass
@@ -107,6 +115,7 @@ class Session:
     pins: tuple[Pin, ...] = ()
     name: str = ""  # of the plan, until it changes
     measured: Measured | None = None  # a step, of this plan or of another
+    benched: Benched | None = None  # a server, likewise
     looks: dict[str, str] = field(default_factory=dict)  # by page, what it shows of the plan
     link_issues: list[Issue] = field(default_factory=list)
     fresh: bool = False  # it began without a plan in its address
@@ -131,7 +140,7 @@ class Session:
     def now(self) -> Says:
         """What the address ought to say."""
         look = self.looks.get(self.page, "")
-        return Says(self.plan, self.form, self.pins, self.name, look, self.measured)
+        return Says(self.plan, self.form, self.pins, self.name, look, self.measured, self.benched)
 
 
 def session() -> Session:
@@ -257,7 +266,8 @@ def written() -> Callable[[], dict[str, str]]:
 def _written(says: Says) -> dict[str, str]:
     query = encode(says.plan, short=True, form=says.form)
     measured = encode_measured(says.measured) if says.measured else ""
-    named = {NAME: says.name, LOOK: says.look, MEASURED: measured}
+    benched = encode_benched(says.benched) if says.benched else ""
+    named = {NAME: says.name, LOOK: says.look, MEASURED: measured, BENCHED: benched}
     query |= {key: text for key, text in named.items() if text}
     pins = zip(PINS, says.pins, strict=False)
     return query | {key: encode_pin(pin.plan, pin.name) for key, pin in pins}
@@ -273,9 +283,12 @@ def _load(s: Session, query: Query) -> None:
             found.append(Pin(pinned, pin_name(text)))
             said = [Issue(key, f"in the plan pinned there, {issue}") for issue in issues]
             s.link_issues = [*s.link_issues, *said]
-    s.pins, s.measured = tuple(found), None
+    s.pins, s.measured, s.benched = tuple(found), None, None
     if text := query.get(MEASURED, [""])[0]:
         s.measured, issues = decode_measured(text)
+        s.link_issues = [*s.link_issues, *issues]
+    if text := query.get(BENCHED, [""])[0]:
+        s.benched, issues = decode_benched(text)
         s.link_issues = [*s.link_issues, *issues]
     _accept(s, plan)
     s.name = name_of(query.get(NAME, [""])[0])
@@ -347,6 +360,42 @@ def refused_measured(of: Plan | None = None) -> list[Issue]:
     """Why the measured step says nothing of the plan on the page, or of another."""
     by = session().measured
     return refused(of or plan(), by) if by else []
+
+
+def benched() -> Benched | None:
+    """The server that somebody measured."""
+    return session().benched
+
+
+def benched_moves() -> Benched | None:
+    """The same, where something is predicted of it, so that it can move others."""
+    by = session().benched
+    serve = report_of(by.plan).serve if by else None
+    return by if serve and serve.tpot_seconds else None
+
+
+def beside_server(of: Plan | None = None) -> BesideServer | None:
+    """The server of the plan on the page, or of another, beside the measured one; None without one,
+    or where it says nothing of the plan's."""
+    found = _beside_server(of or plan())
+    return found if isinstance(found, BesideServer) else None
+
+
+def refused_server() -> Sequence[Issue]:
+    """Why the measured server says nothing of that of the plan on the page."""
+    found = _beside_server(plan())
+    return () if found is None or isinstance(found, BesideServer) else found
+
+
+def _beside_server(now: Plan) -> BesideServer | Sequence[Issue] | None:
+    """A plan's server beside the measured one, or why it is not; None without one."""
+    if (by := session().benched) is None:
+        return None
+    here, then = (report() if of == plan() else report_of(of) for of in (now, by.plan))
+    try:
+        return server_beside(now, by, here.serve, then.serve)
+    except PlanError as e:
+        return e.issues
 
 
 def pins() -> tuple[Pin, ...]:
@@ -829,6 +878,41 @@ def held_issues() -> Sequence[Issue]:
     """Why what was dropped last does not say what a run held."""
     found: Sequence[Issue] = st.session_state.get("held_issues", ())
     return found
+
+
+def bench(token: float, first: float) -> None:
+    """Keep that the server of the plan on the page took so many seconds per token, and so many to
+    the first one; 0: not known."""
+    s = session()
+    s.edited, s.benched = True, Benched(closed(s.plan), token, first)
+    st.session_state.bench_issues = ()
+
+
+def use_bench(text: str) -> None:
+    """Keep what a benchmark says of the server of the plan on the page, whose load becomes that of
+    the benchmark; where it says nothing, or of another server, why."""
+    s = session()
+    try:
+        found, told = bench_of(text.encode()).of(s.plan)
+    except PlanError as e:
+        st.session_state.bench_issues = e.issues
+        return
+    st.session_state.bench_issues = ()
+    replace(found.plan)
+    s.edited, s.benched, s.adjusted = True, found, told
+    s.adjusted_to = "the benchmark"
+
+
+def bench_issues() -> Sequence[Issue]:
+    """Why what was dropped last says nothing of a server."""
+    found: Sequence[Issue] = st.session_state.get("bench_issues", ())
+    return found
+
+
+def forget_bench() -> None:
+    """Back to predictions alone."""
+    s = session()
+    s.edited, s.benched = True, None
 
 
 def forget_measured() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 SHOWN = 80  # characters of a user's own text that a message repeats
 PART = 3  # letters by which a part of a name may be meant
 ALIKE = 0.7  # how alike two words are of which one may be a slip of the other; 1: the same
+LISTED = 12  # known words that a message lists
 PATH_SHOWN = 200  # characters of a file's path
 
 
@@ -109,7 +110,7 @@ def plain_name(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
 
 
-def did_you_mean(word: str, known: Iterable[str], listed: int = 12) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """'did you mean X?' when something is close, else the known words."""
     names = sorted(known)
     said = word.lower()
@@ -119,5 +120,5 @@ def did_you_mean(word: str, known: Iterable[str], listed: int = 12) -> str:
     within = [name for name in names if plain and plain in plain_name(name)]
     if meant := begun or close or within:
         return f"did you mean {' or '.join(map(repr, meant[:4]))}?"
-    more = f", ... ({len(names)} in all)" if len(names) > listed else ""
-    return f"choose one of {', '.join(names[:listed])}{more}"
+    more = f", ... ({len(names)} in all)" if len(names) > LISTED else ""
+    return f"choose one of {', '.join(names[:LISTED])}{more}"

@@ -10,8 +10,8 @@ from memcore.hardware.constants import MOST_GPUS
 from memcore.models.counts import active_parameters, parameters
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
+from memcore.plan.model_rules import attention_missing, has_attention
 from memcore.plan.plan import Plan, field_of
-from memcore.plan.rules import attention_missing, has_attention
 from memcore.report import Report, Serve, Time
 from memcore.serving.notes import serving_notes
 from memcore.serving.serve import servable, served_by

@@ -214,9 +214,17 @@ class Time:
 class Run:
     """A whole training run.
 
-    steps        whole optimizer steps
-    cost         in the price's currency; None where the plan has no price
-    watts        of all GPUs, with what the power usage effectiveness adds
+    steps             whole optimizer steps
+    seconds           of these steps alone; GPU-hours, cost and energy are theirs
+    cost              in the price's currency; None where the plan has no price
+    watts             of all GPUs, with what the power usage effectiveness adds
+    weights_bytes     of one saved checkpoint, of all ranks together
+    checkpoint_bytes  the same with what the optimizer keeps
+    disk_bytes        of the checkpoints that are kept at once
+    save_seconds      while which steps wait for a save
+    save_every        steps from one save to the next
+    interruptions     expected in the time that passes
+    elapsed_seconds   that pass: steps, saves, restarts and steps done again
     """
 
     steps: int
@@ -226,6 +234,14 @@ class Run:
     watts: float
     energy_joules: float
     joules_per_token: float
+    weights_bytes: int
+    checkpoint_bytes: int
+    disk_bytes: int
+    save_seconds: float
+    save_every: int
+    saves: int
+    interruptions: float
+    elapsed_seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import re
 
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 GB = 10**9
-HOUR, DAY = 3_600, 86_400  # seconds
+MINUTE, HOUR, DAY = 60, 3_600, 86_400  # seconds
 MILLION = 10**6
 Gbit = GB // 8
 
@@ -22,13 +22,13 @@ _COUNT = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMBT]?)\s*", re.IGNORECASE)
 
 
-def _significant(value: float, digits: int = 3) -> str:
-    """`value` with `digits` significant digits and no exponent: 0.0123, 1.23, 12.3, 123, 1,234."""
+def _significant(value: float) -> str:
+    """A number with three significant digits and no exponent: 0.0123, 1.23, 12.3, 123, 1,234."""
     if value == 0:
         return "0"
     if abs(value) < 1:
-        value = float(f"{value:.{digits}g}")  # 0.9999 is 1.00, not 1.000
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        value = float(f"{value:.3g}")  # 0.9999 is 1.00, not 1.000
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{decimals}f}"
 
 
@@ -48,7 +48,7 @@ def gib_text(n: float) -> str:
 
 def seconds_text(s: float) -> str:
     """Seconds as us, ms, s, min, h or d."""
-    for size, name in ((DAY, "d"), (HOUR, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
+    for size, name in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (1, "s"), (1e-3, "ms")):
         if s >= size * ROUNDS_UP:
             return f"{_significant(s / size)} {name}"
     return f"{_significant(s * 1e6)} µs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app import palette
 from app.charts.base import Picture, figure, scatter
 from memcore.plan.plan import Plan, change_texts
-from memcore.search.search import Found, Point
+from memcore.search.found import Found, Point
 from memcore.units import money_text, seconds_text
 
 MOST_SAID = 8  # changes that hovering names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.tables.accuracy import accuracy as accuracy
 from app.tables.accuracy import agreement as agreement
+from app.tables.accuracy import benchmarks as benchmarks
 from app.tables.accuracy import calculators as calculators
 from app.tables.accuracy import calibrations as calibrations
 from app.tables.accuracy import constants_used as constants_used
@@ -66,6 +67,8 @@ from app.tables.memory import timeline as timeline
 from app.tables.search import FOUND_COLUMNS as FOUND_COLUMNS
 from app.tables.search import changes as changes
 from app.tables.search import found as found
+from app.tables.serve import BESIDE as BESIDE
+from app.tables.serve import benched as benched
 from app.tables.serve import limits as limits
 from app.tables.serve import serving as serving
 from app.tables.serve import together as together

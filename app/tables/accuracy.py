@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from app.tables.base import PATH, Rows
 from memcore import evidence
-from memcore.evidence.markdown import CALIBRATED, calibrated_rows
+from memcore.evidence.markdown import BENCHED, CALIBRATED, benched_rows, calibrated_rows
 from memcore.hardware import constants, kernels
 from memcore.plan.plan import Plan
 from memcore.quantity.formula import Term
@@ -114,6 +114,11 @@ def _places() -> dict[evidence.Comparison, int]:
 def compared_path(row: evidence.Comparison) -> str:
     """Where a comparison is explained."""
     return f"evidence.compared.{_places()[row]}" if row in _places() else ""
+
+
+def benchmarks() -> Rows:
+    """Points of servers as they are predicted, and as another point has them."""
+    return [dict(zip(BENCHED, row, strict=True)) for row in benched_rows()]
 
 
 def calibrations() -> Rows:

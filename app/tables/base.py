@@ -11,6 +11,7 @@ from typing import Any
 from app import palette
 from memcore.plan.plan import Plan
 from memcore.report import Memory
+from memcore.search.benched import FELT, BesideServer
 from memcore.search.calibration import Calibrated
 from memcore.timing.communication import AXES
 from memcore.units import bytes_text, seconds_text
@@ -59,9 +60,14 @@ def csv(rows: Rows, context: Mapping[str, Any] | None = None) -> bytes:
     return text.getvalue().encode()
 
 
-def context(plan: Plan | None, link: str, calibrated: Calibrated | None = None) -> dict[str, Any]:
+def context(
+    plan: Plan | None,
+    link: str,
+    calibrated: Calibrated | None = None,
+    server: BesideServer | None = None,
+) -> dict[str, Any]:
     """What a file of figures says of itself: the plan that they are of, if they are of one, a link
-    to it, its step beside a measured one, and which Memplan they are from."""
+    to it, its step and its server beside measured ones, and which Memplan they are from."""
     of_plan = {
         "plan model": plan.architecture.label,
         "plan GPU": plan.accelerator.label,
@@ -73,7 +79,14 @@ def context(plan: Plan | None, link: str, calibrated: Calibrated | None = None) 
         "plan step seconds, calibrated": calibrated.calibrated_seconds,
         "plan calibration": calibrated.assumed,
     } if calibrated else {}  # fmt: skip
-    return {**of_plan, **beside, "Memplan version": version()}
+    moved = {
+        f"plan seconds {what}{which}": getattr(one, field)
+        for name, what in FELT.items()
+        if (one := getattr(server, name, None))
+        for which, field in (("", "seconds"), (", calibrated", "calibrated_seconds"))
+    }
+    moved |= {"plan server calibration": server.assumed} if server else {}
+    return {**of_plan, **beside, **moved, "Memplan version": version()}
 
 
 def _safe(value: Any) -> Any:

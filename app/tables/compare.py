@@ -14,6 +14,7 @@ from memcore.explain.book import Book
 from memcore.models import catalog
 from memcore.plan.plan import Plan, title_of, value_text
 from memcore.report import Report
+from memcore.search.benched import FELT, BesideServer
 from memcore.search.calibration import Calibrated
 from memcore.search.choices import own_price
 from memcore.search.compare import FIGURES, differing, figures_of
@@ -24,13 +25,15 @@ from memcore.units import value_text as figure_text
 @dataclass(frozen=True, slots=True)
 class Column:
     """A plan that stands beside others. `pin`: its number among the pinned, None of the page's;
-    calibrated: by a measured step, where there is one that says something of it."""
+    calibrated, server: by a measured step and by a measured server, where there is one that says
+    something of it."""
 
     name: str
     plan: Plan
     report: Report
     pin: int | None = None
     calibrated: Calibrated | None = None
+    server: BesideServer | None = None
 
 
 FIELD, FIGURE = "field", "figure"  # the heads of the first column
@@ -119,11 +122,18 @@ def _listed(c: Column) -> float | None:
 
 
 def compared_calibrated(columns: Sequence[Column]) -> Rows:
-    """The steps as a measured one has them, where it says something of any."""
-    if not any(c.calibrated for c in columns):
-        return []
-    texts = {c.name: calibrated_text(c.calibrated) if c.calibrated else "–" for c in columns}
-    return [{FIGURE: "Step, calibrated by your run", **texts, PATH: ""}]
+    """The steps as a measured one has them, and what requests feel as a measured server has it,
+    where it says something of any."""
+    rows: Rows = []
+    if any(c.calibrated for c in columns):
+        texts = {c.name: calibrated_text(c.calibrated) if c.calibrated else "–" for c in columns}
+        rows.append({FIGURE: "Step, calibrated by your run", **texts, PATH: ""})
+    for name, what in FELT.items():
+        moved = {c.name: getattr(c.server, name, None) for c in columns}
+        if any(moved.values()):
+            texts = {of: one.text if one else "–" for of, one in moved.items()}
+            rows.append({FIGURE: f"Seconds {what}, calibrated by your run", **texts, PATH: ""})
+    return rows
 
 
 def _title(what: str, path: str) -> str:
@@ -172,6 +182,11 @@ def tidy(columns: Sequence[Column], links: Sequence[str], together: str) -> Rows
             )
             low, high = c.calibrated.interval
             rows.append(row | {"low": low, "high": high})
+        for name, path in (("first", "serve.ttft_seconds"), ("token", "serve.tpot_seconds")):
+            if moved := getattr(c.server, name, None):
+                row = _tidy(i, "calibrated", path, moved.calibrated_seconds, "seconds")
+                low, high = moved.interval
+                rows.append(row | {"low": low, "high": high})
         memory = c.report.memory
         for part in breakdown(memory) if memory else []:
             row = _tidy(i, "memory", part["part"], part["bytes"], "bytes")
@@ -179,7 +194,9 @@ def tidy(columns: Sequence[Column], links: Sequence[str], together: str) -> Rows
                 row | {"low": part["low_bytes"], "high": part["high_bytes"], "part": part["kind"]}
             )
     said = [
-        {"plan": c.name} | context(c.plan, link, c.calibrated) | {"comparison link": together}
+        {"plan": c.name}
+        | context(c.plan, link, c.calibrated, c.server)
+        | {"comparison link": together}
         for c, link in zip(columns, links, strict=True)
     ]
     return [{**said[row.pop("i")], **row} for row in rows]

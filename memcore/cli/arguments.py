@@ -124,7 +124,7 @@ def latency(most: float) -> Callable[[str], float]:
 
 
 def target_options(sub: argparse.ArgumentParser) -> None:
-    """What a request may feel at most."""
+    """The longest that a request may wait for a token."""
     about = "most time to the first token, as 0.5 (seconds) or 500ms; else serve.target_ttft"
     sub.add_argument("--ttft", metavar="SECONDS", type=latency(60), help=about)
     about = "most time for each token after it, as 0.02 or 20ms; else serve.target_tpot"
@@ -140,6 +140,7 @@ def measured_option(sub: argparse.ArgumentParser) -> None:
         "a step that you measured: the plan that ran, its seconds, and its allocated peak in GiB "
         "or a file that says it. The plan is read beside it, as predicted and moved towards "
         "what the measured step took; both need the same framework, kernels, attention, adapter "
-        "and GPU"
+        "and GPU. Or a server: RUN.json=FILE, what a benchmark of it printed, or "
+        "RUN.json=tpot:14ms,ttft:0.9"
     )
     sub.add_argument("--measured", metavar="RUN.json=SECONDS[,PEAK]", help=about)

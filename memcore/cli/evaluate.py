@@ -29,10 +29,15 @@ from memcore.words.jobs import BOTH, SERVE
 
 if TYPE_CHECKING:
     from memcore import Report
+    from memcore.plan.benched import Benched
     from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
     from memcore.report import TogetherMemory
+    from memcore.search.benched import BesideServer
     from memcore.search.calibration import Calibrated
+
+    Run = Measured | Benched | None
+    Beside = Calibrated | BesideServer | None
 
 
 TABLES = ("breakdown", "ledger", "transfers", "timeline")
@@ -86,23 +91,37 @@ def _evaluate(args: argparse.Namespace) -> int:
     return _checked(args, report)
 
 
-def _calibrated(plan: Plan, report: Report, measured: Measured | None) -> Calibrated | None:
+def _calibrated(plan: Plan, report: Report, measured: Run) -> Beside:
     """The plan beside what was measured. Raises PlanError where that says nothing of it."""
     if measured is None:
         return None
+    from memcore.plan.benched import Benched
+    from memcore.search.benched import beside
     from memcore.search.calibration import calibrated
 
+    if isinstance(measured, Benched):
+        return beside(plan, measured, report.serve)
     return calibrated(plan, measured, report)
 
 
-def _document(report: Report, beside: Calibrated | None) -> dict[str, Any]:
-    """The Report as JSON has it, with `calibrated` beside it."""
+def _document(report: Report, beside: Beside) -> dict[str, Any]:
+    """The Report as JSON has it, with what is calibrated beside it."""
     return beside.beside(report) if beside else report.to_dict()
 
 
-def _calibrated_rows(beside: Calibrated) -> Iterable[dict[str, Any]]:
-    low, high = beside.interval
+def _calibrated_rows(beside: Calibrated | BesideServer) -> Iterable[dict[str, Any]]:
+    from memcore.search.benched import BesideServer
+
     part = "calibrated"
+    if isinstance(beside, BesideServer):
+        for name, moved in (("a token", beside.token), ("first token", beside.first)):
+            if moved:
+                low, high = moved.interval
+                yield {"part": part, "name": name, "seconds": moved.calibrated_seconds}
+                yield {"part": part, "name": f"{name}, at least", "seconds": low}
+                yield {"part": part, "name": f"{name}, at most", "seconds": high}
+        return
+    low, high = beside.interval
     yield {"part": part, "name": "step", "seconds": beside.calibrated_seconds}
     yield {"part": part, "name": "step, at least", "seconds": low}
     yield {"part": part, "name": "step, at most", "seconds": high}
@@ -151,7 +170,7 @@ def _checked(args: argparse.Namespace, report: Report) -> int:
     return max((CHECKED[verdict] for verdict in asked), key=WORST.index, default=0)
 
 
-def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace, measured: Measured | None) -> int:
+def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace, measured: Run) -> int:
     """One Plan per line in, one Report per line out, in order; a line that is bad, or that Memplan
     fails at, gives an `error`."""
     from memcore.evaluate import evaluate
@@ -181,15 +200,20 @@ def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace, measured: Measur
     return status
 
 
-def _readable(plan: Plan, report: Report, beside: Calibrated | None, job: str | None) -> str:
+def _readable(plan: Plan, report: Report, beside: Beside, job: str | None) -> str:
     """The Report for a terminal: of a job, what it is about."""
+    from memcore.search.benched import BesideServer
+
     blocks = [plan_title(plan, report)]
+    moved = [f"Calibrated: {beside.text}\n{beside.assumed}"] if beside else []
+    of_server = isinstance(beside, BesideServer)
     if job != SERVE:
         blocks += (*_memory(report), *_time(report))
-        blocks += [f"Calibrated: {beside.text}\n{beside.assumed}"] if beside else []
+        blocks += [] if of_server else moved
         blocks += _run(plan, report)
     if job == SERVE or job in BOTH:
         blocks += _serve(plan, report)
+    blocks += moved if of_server else []
     if report.together and job != SERVE:
         blocks += _together(plan, report, report.together)
     blocks += _next(plan, report, job)
@@ -339,7 +363,12 @@ def _run(plan: Plan, report: Report) -> Iterable[str]:
     yield (
         f"{count_text(plan.run.tokens)} tokens: {', '.join(said)}\n"
         f"Energy at {rate_text(run.watts, 'W')}: {energy_text(run.energy_joules)}, "
-        f"{energy_text(run.joules_per_token)} a token"
+        f"{energy_text(run.joules_per_token)} a token\n"
+        f"A checkpoint: {bytes_text(run.checkpoint_bytes)}, {bytes_text(run.weights_bytes)} of it "
+        f"weights; saved every {run.save_every:,} steps, for {seconds_text(run.save_seconds)}; "
+        f"{bytes_text(run.disk_bytes)} on disk\n"
+        f"With saves and {run.interruptions:,.2g} interruptions: "
+        f"{seconds_text(run.elapsed_seconds)}"
     )
 
 

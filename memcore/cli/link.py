@@ -11,6 +11,7 @@ from memcore.cli.printing import json_text
 from memcore.cli.reading import given_plan, measured_of
 
 if TYPE_CHECKING:
+    from memcore.plan.benched import Benched
     from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
 
@@ -37,9 +38,10 @@ def link_to(
     plans: Sequence[Plan],
     base: str = HOME,
     long: bool = False,
-    measured: Measured | None = None,
+    measured: Measured | Benched | None = None,
 ) -> str:
-    """One link to a plan, with up to five others pinned beside it, and a step that was measured."""
+    """One link to a plan, with up to five others pinned beside it, and a step or a server that was
+    measured."""
     from memcore.plan.keys import PINS
     from memcore.plan.link import encode_pin, query_text
 
@@ -48,11 +50,16 @@ def link_to(
     return f"{base}{'&' if '?' in base else '?'}{query_text(query)}"
 
 
-def _query(plan: Plan, long: bool, measured: Measured | None) -> dict[str, str]:
-    from memcore.plan.keys import MEASURED
-    from memcore.plan.link import encode, encode_measured
+def _query(plan: Plan, long: bool, measured: Measured | Benched | None) -> dict[str, str]:
+    from memcore.plan.benched import Benched
+    from memcore.plan.keys import BENCHED, MEASURED
+    from memcore.plan.link import encode, encode_benched, encode_measured
 
-    beside = {MEASURED: encode_measured(measured)} if measured else {}
+    beside = {}
+    if isinstance(measured, Benched):
+        beside = {BENCHED: encode_benched(measured)}
+    elif measured:
+        beside = {MEASURED: encode_measured(measured)}
     return {**encode(plan, short=not long), **beside}
 
 

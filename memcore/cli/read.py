@@ -82,7 +82,7 @@ def _told(found: Found) -> Iterator[str]:
     if found.unread:
         more = len(found.unread) - SHOWN
         others = f" and {more} more" if more > 0 else ""
-        yield f"Not about memory or time, or not known: {', '.join(found.unread[:SHOWN])}{others}"
+        yield f"Not known here, and so not read: {', '.join(found.unread[:SHOWN])}{others}"
 
 
 def _beside(found: Found) -> str:

@@ -21,6 +21,8 @@ from memcore.words.jobs import JOBS, KIND
 if TYPE_CHECKING:
     import argparse
 
+    from memcore.formats.benches import Bench
+    from memcore.plan.benched import Benched
     from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
 
@@ -120,7 +122,7 @@ def _model(name: str) -> Any:
     from memcore.formats import hub
     from memcore.models import catalog
     from memcore.models.config import parse_config
-    from memcore.plan.plan import resolve_model
+    from memcore.plan.models import resolve_model
 
     if name in catalog.model_names():
         return name
@@ -342,25 +344,34 @@ def plan_of(data: bytes) -> Plan:
     return Plan.of(document)
 
 
-def measured_of(args: argparse.Namespace) -> Measured | None:
-    """The step that --measured says; None where it says none. Raises PlanError, under the option's
-    name."""
-    from memcore.plan.measured import Measured
-
+def measured_of(args: argparse.Namespace) -> Measured | Benched | None:
+    """The step or the server that --measured says; None where it says none. Raises PlanError, under
+    the option's name."""
     if args.measured is None:
         return None
-    from memcore.cli.snapshot import snapshot_in
-
     path, found, numbers = args.measured.rpartition("=")
+    if found and path and (os.path.isfile(numbers) or ":" in numbers):
+        return _benched(path, numbers)
+    return _step(path, numbers, args.measured)
+
+
+def _step(path: str, numbers: str, given: str) -> Measured:
+    from memcore.cli.snapshot import snapshot_in
+    from memcore.plan.measured import Measured
+
     seconds, _, peak = numbers.partition(",")
     held = os.path.isfile(peak)
     try:
-        if not found or not path:
+        if not path:
             raise ValueError
         took, gib = float(seconds), 0.0 if held else float(peak or 0)
         whole = round(gib * GiB) if math.isfinite(gib) else -1
     except ValueError:
-        said = f"must be a plan's file, = and seconds, as run.json=9.5, not {shown(args.measured)}"
+        said = (
+            "must be a plan's file, = and seconds of a step, as run.json=9.5; or of a server what "
+            "a benchmark printed, as run.json=bench.txt, or its figures, as "
+            f"run.json=tpot:14ms,ttft:0.9; not {shown(given)}"
+        )
         raise refusal("--measured", said) from None
     of = peak if held else path
     try:
@@ -371,6 +382,50 @@ def measured_of(args: argparse.Namespace) -> Measured | None:
     except PlanError as e:
         issues = (Issue("--measured", f"{shown_path(of)}: {issue}") for issue in e.issues)
         raise PlanError(issues) from None
+
+
+def _benched(path: str, said: str) -> Benched:
+    """A server that was measured: its plan, and a benchmark's file or figures."""
+    from memcore.formats.benches import MOST_BYTES, bench_of
+
+    of = said
+    try:
+        if os.path.isfile(said):
+            bench = bench_of(read(said, MOST_BYTES))
+        else:
+            of, bench = path, _figures(said)
+        of = path
+        found, told = bench.of(plan_in(path))
+    except PlanError as e:
+        issues = (Issue("--measured", f"{shown_path(of)}: {issue}") for issue in e.issues)
+        raise PlanError(issues) from None
+    tell(told)
+    return found
+
+
+FIGURES = {"tpot": "token", "ttft": "first", "tps": "rate"}
+
+
+def _figures(text: str) -> Bench:
+    """Figures of a server as the command line has them: tpot:14ms,ttft:0.9,tps:1500. Raises
+    PlanError."""
+    import argparse
+
+    from memcore.cli.arguments import latency, positive
+    from memcore.formats.benches import Bench
+
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, given = part.partition(":")
+        try:
+            if name not in FIGURES:
+                raise argparse.ArgumentTypeError(f"{shown(name)} is none of {', '.join(FIGURES)}")
+            read_as = positive if name == "tps" else latency(5 if name == "tpot" else 60)
+            found[FIGURES[name]] = read_as(given)
+        except argparse.ArgumentTypeError as e:
+            raise refusal("", f"{e}; say a server's figures as tpot:14ms,ttft:0.9") from None
+    token, first, rate = (found.get(name, 0.0) for name in FIGURES.values())
+    return Bench("the server", token, first, rate)
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

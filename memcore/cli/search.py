@@ -37,7 +37,7 @@ from memcore.units import (
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
-    from memcore.search.search import Found, Point, Spread
+    from memcore.search.found import Found, Point, Spread
 
 LONG = 5.0  # seconds: of what may take longer it is said before
 
@@ -89,12 +89,20 @@ def add(commands: Commands) -> None:
 
 
 def _search(args: argparse.Namespace) -> int:
+    from memcore.plan.benched import Benched
+
     plan, measured = given_plan(args), measured_of(args)
-    if measured and args.serve:
-        raise refusal("--measured", "is a step of training: leave it out with --serve")
+    of_server = isinstance(measured, Benched)
+    if measured and of_server != args.serve:
+        said = "a server: add --serve" if of_server else "a step of training, which --serve has not"
+        raise refusal("--measured", f"is of {said}")
     _refuse_unread(args)
     found = _of_serving(plan, args) if args.serve else _of_training(plan, args)
-    if measured:
+    if isinstance(measured, Benched):
+        from memcore.search.benched import found_beside as servers_beside
+
+        found = servers_beside(found, measured)
+    elif measured:
         from memcore.search.calibration import found_beside
 
         found = found_beside(found, measured)
@@ -104,7 +112,8 @@ def _search(args: argparse.Namespace) -> int:
 
         title = _asked(plan, args) if args.serve else plan_title(plan, evaluate(plan))
         said = _readable_servers(found) if args.serve else _readable(found)
-        beside = [_measured(found)] if measured and found.best else []
+        told = _measured_server if of_server else _measured
+        beside = [told(found)] if measured and found.best else []
         return "\n\n".join([title, *said, *beside])
 
     answer(args, found.to_dict, text, lambda: _rows(found))
@@ -129,7 +138,8 @@ def _asked(plan: Plan, args: argparse.Namespace) -> str:
 
 
 def _of_training(plan: Plan, args: argparse.Namespace) -> Found:
-    from memcore.search.search import TIME, search, seconds_of
+    from memcore.search.found import TIME
+    from memcore.search.search import search, seconds_of
 
     space: dict[str, Any] = {
         "gpus": args.gpu, "gpus_at_most": args.gpus_at_most, "keep": args.keep,
@@ -142,7 +152,7 @@ def _of_training(plan: Plan, args: argparse.Namespace) -> Found:
 
 
 def _of_serving(plan: Plan, args: argparse.Namespace) -> Found:
-    from memcore.search.search import COST
+    from memcore.search.found import COST
     from memcore.search.servers import search_servers, seconds_of_servers
     from memcore.search.solve import Targets
 
@@ -241,6 +251,20 @@ def _measured(found: Found) -> str:
     )
 
 
+def _measured_server(found: Found) -> str:
+    """The same of a measured server."""
+    names = ("calibrated_tpot_seconds", "calibrated_ttft_seconds")
+    if any(name in p.figures for p in (*found.best, *found.pareto) for name in names):
+        return (
+            "Calibrated by the measured server: those that have something in common with it. Ranks "
+            "and targets are as predicted, since it says nothing of the others."
+        )
+    return (
+        "The measured server says nothing of these: each differs from it in more than its load, or "
+        "its GPU alone, or its arrivals are not closed."
+    )
+
+
 def _ranked(
     found: Found, do: str, nothing: str, listed: Callable[[str, Sequence[Point]], Iterable[str]]
 ) -> Iterable[str]:
@@ -262,7 +286,7 @@ def _ranked(
 def _judged(found: Found, do: str) -> str:
     """How much was judged and what became of it; of a search that was stopped also how much was
     not."""
-    from memcore.search.search import RULES
+    from memcore.search.found import RULES
 
     excluded = ", ".join(f"{why} {n:,}" for why, n in found.excluded.items())
     said = (
@@ -293,9 +317,16 @@ def _readable_servers(found: Found) -> Iterable[str]:
 
 
 def _servers(title: str, points: Sequence[Point]) -> Iterable[str]:
+    head: tuple[str, ...]
     head = ("rank", "GPUs", "TP", "replicas", "users of one", "first token", "between", "a token",
             "between", "USD/h", "USD/M out", "engine", f"  {title}: GPU, dtypes")  # fmt: skip
     rows = [_server(p.plan, p.figures, p) for p in points]
+    for name, title, at in (("tpot", "calibrated", 9), ("ttft", "calibrated", 7)):
+        told = [p.figures.get(f"calibrated_{name}_seconds") for p in points]
+        if any(told):
+            head = (*head[:at], title, *head[at:])
+            cells = zip(rows, map(seconds_or_dash, told), strict=True)
+            rows = [(*row[:at], cell, *row[at:]) for row, cell in cells]
     return (line.rstrip() for line in _left(head, rows))
 
 

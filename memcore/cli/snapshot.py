@@ -96,15 +96,15 @@ def _document(
 
 def _rows(found: Snapshot | Counted, compared: Sequence[Beside]) -> Iterator[dict[str, Any]]:
     """Each table, with the columns that JSON has."""
+    from memcore.formats.totals import Totals
     from memcore.report import plain
 
     devices: Sequence[Device | Totals] = found.devices
     for device, said in zip(devices, found.to_dict()["devices"], strict=True):
-        if "now" in said:
-            totals = {when: said[when].items() for when in ("now", "peak")}
+        if isinstance(device, Totals):
             tables = {
-                when: [{"name": name, "bytes": size} for name, size in of]
-                for when, of in totals.items()
+                when: [{"name": name, "bytes": size} for name, size in said[when].items()]
+                for when in ("now", "peak")
             }
         else:
             tables = {

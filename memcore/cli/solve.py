@@ -189,7 +189,7 @@ def _of_field(found: Solved, plan: Plan) -> Iterator[str]:
 
 def _solved(answer: Answer, targets: Targets) -> str:
     """An answer for a terminal."""
-    from memcore.search.solve import FELT, LIMITS
+    from memcore.search.solve import LATE, LIMITS
 
     s, p = answer.served, answer.plan
     what = {
@@ -201,7 +201,7 @@ def _solved(answer: Answer, targets: Targets) -> str:
     }[answer.question]
     if not answer.value:
         found = f"Not possible: {LIMITS[answer.limit]} forbids it."
-        if answer.limit not in FELT or not isinstance(p.cluster.gpu, str):
+        if answer.limit not in LATE or not isinstance(p.cluster.gpu, str):
             return found
         return f"{found} {_nearest(p, targets, [p.cluster.gpu])}"
     less = "fewer" if answer.question == "gpus" else "more"

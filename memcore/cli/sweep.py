@@ -47,12 +47,17 @@ def add(commands: Commands) -> None:
 
 
 def _sweep(args: argparse.Namespace) -> int:
+    from memcore.plan.benched import Benched
     from memcore.search.calibration import STEP, table_beside
     from memcore.search.sweep import sweep, sweep_in_parts
 
     plan, numbers = given_plan(args), tuple(args.number or NUMBERS)
     axes = axes_of(args.axis)
     measured = measured_of(args)
+    if isinstance(measured, Benched):
+        raise refusal(
+            "--measured", "is a server here: evaluate, compare and search --serve read it"
+        )
     if measured:
         numbers = tuple(dict.fromkeys((*numbers, STEP)))
 

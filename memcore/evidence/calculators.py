@@ -15,12 +15,7 @@ from typing import Any
 from memcore.evidence.comparison import TRACKER, Comparison, relative, text
 from memcore.evidence.papers import resident
 from memcore.evidence.planned import memory_of
-from memcore.evidence.pytorch import (
-    PEAK_TOLERANCE,
-    REGIMES,
-    dispatched_peak,
-    wider_on_a_gpu,
-)
+from memcore.evidence.pytorch import PEAK_TOLERANCE, REGIMES, dispatched_peak, wider_on_a_gpu
 from memcore.plan.plan import Plan
 
 STATES, STEP, DEVICE = COUNTS = ("states", "step", "device")

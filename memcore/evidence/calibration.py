@@ -68,8 +68,14 @@ def steps(last: bool = False) -> tuple[Step, ...]:
 def common(of: Iterable[Step]) -> float:
     """The share of what one step is off (as a logarithm) that others of its kind are off too: the
     slope, through nothing, of the one over the other in all pairs. Each step weighs 1."""
+    over, under = sums(of)
+    return over / under
+
+
+def sums(of: Iterable[Step]) -> tuple[float, float]:
+    """The two sums that this slope is the quotient of."""
     pairs = [(math.log(s.ratio), math.log(r), 1 / len(s.others)) for s in of for r in s.others]
-    return sum(w * a * b for a, b, w in pairs) / sum(w * b * b for _, b, w in pairs)
+    return sum(w * a * b for a, b, w in pairs), sum(w * b * b for _, b, w in pairs)
 
 
 def weighted(of: Iterable[Step]) -> list[tuple[float, float]]:

@@ -1,8 +1,8 @@
 """Intervals of step seconds, from the errors of every measured step by its distance to others; and
 what two plans must differ by to be told apart, from pairs of them.
 
-`python -m memcore.evidence.intervals` writes presets/evidence/intervals.toml and apart.toml anew,
-in the checkout.
+`python -m memcore.evidence.intervals` writes presets/evidence/intervals.toml, apart.toml and
+in_common.toml anew, in the checkout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from memcore.evidence import calibration
+from memcore.evidence import benched, calibration
 from memcore.evidence.engines import Felt, felt
 from memcore.evidence.times import compared_times, times_table
 from memcore.plan.plan import Plan
@@ -226,6 +226,7 @@ def main() -> int:
     runs = measured()
     PATH.write_text(written(runs), encoding="utf-8")
     PAIRS.write_text(written_pairs(runs, felt()), encoding="utf-8")
+    (EVIDENCE / benched.FILE).write_text(benched.written(), encoding="utf-8")
     return 0
 
 

@@ -97,6 +97,20 @@ def resident(memory: Memory, consumers: Sequence[str] = STATE_CONSUMERS) -> int:
     return sum(step.consumers[c] for c in consumers)
 
 
+def saved(figure: Figure) -> float:
+    """Bytes on disk of a checkpoint, or of its weights alone."""
+    run = _report(figure).run
+    assert run
+    return float(getattr(run, figure["of"]))
+
+
+def training_share(figure: Figure) -> float:
+    """How much of the time that passes is steps that count."""
+    run = _report(figure).run
+    assert run
+    return run.seconds / run.elapsed_seconds
+
+
 def zero_3_share(figure: Figure) -> float:
     """How many times less states a rank keeps than one GPU alone would."""
     plan = Plan.of(figure["plan"])
@@ -254,6 +268,8 @@ _QUANTITIES: dict[str, Callable[[Figure], float]] = {
     for f in (
         weights,
         states,
+        saved,
+        training_share,
         zero_3_share,
         zero_states,
         tier_bytes,

@@ -15,7 +15,12 @@ LEFT = {
     "its fp8 recipe is not planned": "fp8_config",
 }
 LEFT_OF_FSDP = {
-    "layers are wrapped one by one here": "min_num_params",
+    "layers are wrapped one by one here": (
+        "min_num_params=0 auto_wrap_policy=TRANSFORMER_BASED_WRAP"
+    ),
+    "weights and gradients are cast as the precision says": "mixed_precision_policy",
+    "every weight is cut over ranks": "ignored_modules",
+    "gathers are not held back, which takes more memory": "limit_all_gathers=true",
     "gathers run ahead as FSDP 2's do": "forward_prefetch backward_prefetch*",
     "host memory while loading is not planned": "cpu_ram_efficient_loading",
 }
@@ -38,7 +43,8 @@ OF_FSDP = {
     *("transformer_layer_cls_to_wrap", "backward_prefetch", "forward_prefetch", "offload_params"),
     *("use_orig_params", "sync_module_states", "cpu_ram_efficient_loading", "state_dict_type"),
     *("activation_checkpointing", "limit_all_gathers", "backward_prefetch_policy"),
-    "min_num_params",
+    *("min_num_params", "cpu_offload", "cpu_offload_pin_memory", "mixed_precision_policy"),
+    *("final_state_dict_type", "ignored_modules"),
 }
 
 
@@ -189,7 +195,7 @@ def shards(given: Keys, words: str, draft: Draft) -> None:
         draft.later.append(_groups)
     if not second:
         draft.leave("fsdp_version", FSDP1)
-    if keys.on("offload_params") or "OFFLOAD" in named:
+    if any([keys.on("offload_params"), keys.on("cpu_offload")]) or "OFFLOAD" in named:
         draft.put("train.offload_parameters", "cpu", "fsdp_offload_params", True)
         draft.put("train.offload_optimizer", "cpu", "fsdp_offload_params", True)
     if keys.on("activation_checkpointing"):

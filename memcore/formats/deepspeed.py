@@ -11,7 +11,17 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memcore.formats.found import AUTO, Around, Draft, Keys, UnsaidError, flag, positive, whole
+from memcore.formats.found import (
+    AUTO,
+    Around,
+    Draft,
+    Keys,
+    UnsaidError,
+    containing,
+    flag,
+    positive,
+    whole,
+)
 
 MASTERS = "masters and states in 16 bits are not planned"
 # Keys of bf16 and fp16 that move memory.
@@ -57,18 +67,13 @@ LEFT_OF_ZERO = {
     "gradients are reduced as without it": "use_multi_rank_bucket_allreduce",
     "NVMe is as fast as the node's here": "aio",
 }
-HARMLESS = (
+HARMLESS = containing(
     *("contiguous_gradients", "allgather_bucket_size", "allgather_partitions", "pin_memory"),
-    *(
-        "gather_16bit_weights",
-        "gather_fp16_weights",
-        "nvme_path",
-        "ignore_unused",
-        "load_from_fp32",
-    ),
-    *("steps_per_print", "gradient_clipping", "scheduler", "wall_clock", "zero_allow_untested"),
-    *("comms_logger", "tensorboard", "wandb", "csv_monitor", "flops_profiler", "dump_state"),
-    *("zero_force_ds_cpu", "checkpoint", "reduce_scatter", "prescale", "predivide"),
+    *("gather_16bit_weights", "gather_fp16_weights", "nvme_path", "ignore_unused"),
+    *("load_from_fp32", "steps_per_print", "gradient_clipping", "scheduler", "wall_clock"),
+    *("zero_allow_untested", "comms_logger", "tensorboard", "wandb", "csv_monitor"),
+    *("flops_profiler", "dump_state", "zero_force_ds_cpu", "checkpoint", "reduce_scatter"),
+    *("prescale", "predivide"),
 )
 COUNTS = (
     *("reduce_bucket_size", "sub_group_size", "stage3_max_live_parameters"),

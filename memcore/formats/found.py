@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from importlib.resources import files
 from typing import Any
 
 from memcore.errors import Issue, shown
@@ -134,6 +138,19 @@ def mixed(half: str, sharded: bool) -> str:
     return "bf16-autocast" if half == "bf16" and not sharded else f"{half}-mixed"
 
 
+def containing(*words: str) -> tuple[str, ...]:
+    """The patterns of keys that have one of these in their names."""
+    return tuple(f"*{each}*" for each in words)
+
+
+@functools.cache
+def harmless(*programs: str) -> tuple[str, ...]:
+    """Arguments of programs that move neither memory nor time (presets/harmless.toml)."""
+    text = files("presets").joinpath("harmless.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text)
+    return tuple(name for each in programs for name in tables[each]["names"].split())
+
+
 def underscored(key: str) -> str:
     """A command's option whose words '_' parts, as Python's own do."""
     return f"--{key}"
@@ -210,7 +227,7 @@ class Draft:
     guesser   what the files call the draft, and its config.json (drafted) where they hold one
     served    what it is called by those who ask it
     left      keys that move memory or time and that no plan says, with why
-    unread    all other keys: they move neither, or nothing is known of them
+    unread    all other keys: nothing is known of them
     wants     other files that these name, by name what they are
     ranks     processes that a launcher starts, in all; nodes: on so many machines; 0: nobody says
     batch     sequences of a step over all ranks; 0: nobody says
@@ -293,20 +310,26 @@ class Draft:
         else:
             self.put("train.lora_modules", ",".join(targets), key)
 
-    def end(self, keys: Keys, left: Mapping[str, str], harmless: Sequence[str] = ()) -> None:
+    def end(self, keys: Keys, left: Mapping[str, str], harmless: Iterable[str] = ()) -> None:
         """The keys of a file that nothing was made of: those of `left`, by why they are, and the
         others. Names there have blanks between, and '*' in one stands for anything; its keys are
-        told together. What has a word of `harmless` in its name moves neither memory nor time, and
-        is not told."""
-        why = {name: reason for reason, names in left.items() for name in names.split()}
+        told together, but for one that says what stands after '=' in its name (words with '|'
+        between), which is what the program does anyway. What is called as one of `harmless`, or
+        turns it off, moves neither memory nor time, and is not told."""
+        why, usual = dict[str, str](), dict[str, list[str]]()
+        for reason, names in left.items():
+            for each in names.split():
+                pattern, _, own = each.partition("=")
+                why[pattern], usual[pattern] = reason, own.lower().split("|") if own else []
         told: dict[str, list[str]] = {}
         for key in keys.rest():
             name = next((name for name in why if _is(key, name)), "")
-            if name:
+            if not name:
+                either = (key, key.removeprefix("no_"))
+                if not any(_is(one, each) for each in harmless for one in either):
+                    self.unread.append(keys.written(key))
+            elif str(keys.one(key)).lower() not in usual[name]:
                 told.setdefault(name, []).append(keys.written(key))
-            else:
-                self.unread.append(keys.written(key))
-        self.unread = [key for key in self.unread if not any(word in key for word in harmless)]
         for name, same in told.items():
             self.leave(", ".join(same), why[name])
 
@@ -338,6 +361,5 @@ class Draft:
 
 
 def _is(key: str, pattern: str) -> bool:
-    """Whether a key is one of a pattern's, whose '*' stands for anything."""
-    start, anything, end = pattern.partition("*")
-    return key.startswith(start) and key.endswith(end) if anything else key == pattern
+    """Whether a key is one of a pattern's, in which '*' stands for anything."""
+    return fnmatchcase(key, pattern) if "*" in pattern else key == pattern

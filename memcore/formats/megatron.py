@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
-from memcore.formats.found import Draft, Keys, hyphened, positive, whole, word
+from memcore.formats.found import Draft, Keys, harmless, hyphened, positive, whole, word
 from memcore.formats.texts import UNSET, options
 from memcore.words.optimizers import AWARE
 from memcore.words.training import (
@@ -40,18 +40,24 @@ SWITCHES = (
 )
 GPT2_VOCABULARY, LLAMA_VOCABULARY = 50_257, 32_000
 LEFT = {
-    "its optimizer on the CPU is not planned": "optimizer_cpu_offload optimizer_offload_fraction",
+    "its optimizer on the CPU is not planned": (
+        "optimizer_cpu_offload optimizer_offload_fraction=1.0"
+    ),
     "activations in host memory are not planned for Megatron": (
-        "cpu_offloading* fine_grained_activation_offloading offload_modules"
+        "cpu_offloading cpu_offloading_num_layers=0 cpu_offloading_weights "
+        "fine_grained_activation_offloading offload_modules"
     ),
     "Megatron-DeepSpeed's ZeRO is not planned": "zero_stage zero_* deepspeed",
     "uneven stages are not planned": (
         "decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers "
         "pipeline_model_parallel_layout num_layers_in_*"
     ),
-    "version 1 of Megatron-FSDP is planned": "megatron_fsdp_version",
-    "main weights in fp32 are planned": "megatron_fsdp_main_params_dtype",
-    "gradients are sent as they are summed": "megatron_fsdp_grad_comm_dtype",
+    "version 1 of Megatron-FSDP is planned": "megatron_fsdp_version=1",
+    "main weights in fp32 are planned": "megatron_fsdp_main_params_dtype=fp32|torch.float32",
+    "gradients are sent as they are summed": (
+        "megatron_fsdp_grad_comm_dtype *reduce_scatter_with_fp32_accumulation "
+        "*param_name_patterns_for_fp32_local_accumulation"
+    ),
     "is not planned": (
         "megatron_fsdp_* hierarchical_context_parallel_sizes distribute_saved_activations "
         "cuda_graph_* microbatch_group_size_per_virtual_pipeline_stage optimizer_cuda_graph "
@@ -62,14 +68,20 @@ LEFT = {
     "buffers that NCCL registers are not planned": "use_nccl_ub nccl_ub",
     "its default is planned": "suggested_communication_unit_size",
     "Megatron's own FSDP is not planned": (
-        "outer_dp_sharding_strategy enable_full_sharding_in_hsdp fsdp_* torch_fsdp2_*"
+        "outer_dp_sharding_strategy=no_shard enable_full_sharding_in_hsdp torch_fsdp2_* "
+        "fsdp_manual_registration"
     ),
     "FSDP2 under Megatron is not planned: set train.framework to fsdp2": "use_torch_fsdp2",
     "sequences cut by heads are not planned": "ds_sequence_parallel_size",
-    "the batch is the last one from the start here": "rampup_batch_size",
-    "is not planned: states are cut over all ranks here": "num_distributed_optimizer_instances",
-    "training in fp4 is not planned": "fp4_*",
-    "set train.precision to fp8-params or mxfp8-params": "fp8_param_gather",
+    "the batch is the last one from the start here": (
+        "rampup_batch_size step_batch_size_schedule decrease_batch_size_if_needed"
+    ),
+    "is not planned: states are cut over all ranks here": "num_distributed_optimizer_instances=1",
+    "training in fp4 is not planned": "fp4 fp4_format fp4_param*",
+    "set train.precision to fp8-params or mxfp8-params": "fp8_param_gather fp8_param",
+    "a precision for each layer is not planned": (
+        "te_precision_config_file kitchen_* use_kitchen* quant_recipe"
+    ),
     "tokens that are dropped are not planned": (
         "moe_expert_capacity_factor moe_pad_expert_input_to_capacity"
     ),
@@ -77,8 +89,10 @@ LEFT = {
     "windows are not read from arguments; give the config.json beside them": "window_size",
     "layers of their own are not read; give the config.json beside them": (
         "linear_attention* is_hybrid_model hybrid_* moe_latent_size enable_mhc_* mhc_* "
-        "attention_output_gate dsa_* mamba_* heterogeneous_* linear_* mtp_use_repeated_layer "
-        "mtp_standalone"
+        "attention_output_gate mamba_* heterogeneous_* mtp_use_repeated_layer "
+        "mtp_standalone openai_gelu squared_relu quick_geglu no_position_embedding qk_l2_norm "
+        "glu_linear_offset activation_func_clamp_value moe_shared_expert_gate softmax_type=vanilla "
+        "apply_residual_connection_post_layernorm decoder_num_layers"
     ),
     "is not read from arguments; give the config.json": "experimental_attention_variant",
     "name the adapter in train.adapter": "lora_* peft*",
@@ -86,35 +100,59 @@ LEFT = {
     "a residual stream in fp32 is not planned": "fp32_residual_connection",
     "a loss in fp16 is not planned": "fp16_lm_cross_entropy",
     "fused or not, the loss is planned as the vocabulary-parallel one": "cross_entropy_*",
-    "some layers in bf16 are not planned": "first_last_layers_bf16 num_layers_at_*_in_bf16",
+    "some layers in bf16 are not planned": "first_last_layers_bf16",
     "attention in 8 bits is not planned": (
         "fp8_dot_product_attention fp8_multi_head_attention fp8_output_proj"
     ),
-    "gradients of weights are multiplied in 8 bits as the others are": "fp8_wgrad",
-    "what is kept in 8 bits is as without it": "keep_fp8_transpose_cache",
+    "gradients of weights are multiplied in 8 bits as the others are": (
+        "no_fp8_wgrad fp8_wgrad=true"
+    ),
+    "what is kept in 8 bits is as without it": (
+        "keep_fp8_transpose_cache disable_parameter_transpose_cache activation_func_fp8_input_store"
+    ),
     "gathered weights have room of their own here": "reuse_grad_buf_for_mxfp8_param_ag",
-    "masters are whole here": "store_param_remainders",
     "gradients of weights that wait are not planned": (
-        "delay_wgrad_compute defer_embedding_wgrad_compute wgrad_deferral_limit"
+        "delay_wgrad_compute defer_embedding_wgrad_compute wgrad_deferral_limit=0"
     ),
     "what runs behind what is planned as without it": (
-        "moe_shared_expert_overlap overlap_dispatch_backward* overlap_p2p_* batch_p2p_* "
-        "overlap_param_gather_with_optimizer_step tp_comm_* no_overlap_p2p_*"
+        "moe_shared_expert_overlap overlap_dispatch_backward* overlap_p2p_*=true batch_p2p_*=true "
+        "overlap_param_gather_with_optimizer_step tp_comm_bulk_*=true tp_comm_split_*=true "
+        "tp_comm_overlap_ag=true tp_comm_overlap_rs=true tp_comm_bootstrap_backend=nccl tp_comm_* "
+        "no_overlap_p2p_* "
+        "no_async_tensor_model_parallel_allreduce no_align_param_gather "
+        "ep_overlap_early_attn_memory_release"
     ),
     "frozen weights are not read: set train.frozen": "freeze_*",
     "weights that are cut otherwise are not planned": (
-        "gtp_* expert_gtp_* *_num_weight_shards use_layer_wise_distributed_optimizer"
+        "gtp_*=1 expert_gtp_*=1 *_num_weight_shards use_layer_wise_distributed_optimizer"
     ),
     "rows of experts are as many as are chosen here": (
-        "moe_paged_stash* moe_router_padding_* moe_expert_rank_capacity_factor moe_token_drop*"
+        "moe_paged_stash moe_router_padding_* moe_expert_rank_capacity_factor moe_token_drop*=probs"
     ),
     "every sequence is taken to be as long as it may be": (
-        "variable_seq_lengths max_seqlen_per_dp_cp_rank rl_use_sequence_packing"
+        "variable_seq_lengths max_seqlen_per_dp_cp_rank rl_use_sequence_packing sft "
+        "dataloader_inter_document_masking"
     ),
-    "kernels that are not fused are not planned": "no_*fusion",
+    "kernels that are not fused are not planned": "no_*fusion no_persist_layer_norm",
+    "kernels are Megatron's usual ones here": (
+        "use_transformer_engine_op_fuser use_te_activation_func batch_invariant_mode "
+        "deterministic_mode mlp_chunks_for_training=1 use_grouped_gemm_for_dense_mlp "
+        "use_grouped_gemm_for_shared_expert attention_softmax_in_fp32 disable_jit_fuser"
+    ),
+    "an allocator that is emptied is not planned": "empty_unused_memory_level=0",
+    "the peak of evaluation is not planned": "eval_micro_batch_size",
+    "a teacher's logits are not planned": "logits_load_dir logits_save_dir",
+    "states that are copied while they are saved are not planned": "async_save",
+    "what NCCL does is as by default here": "use_sharp nccl_communicator_config_path",
+    "ranks lie next to each other by tp, cp, ep, dp and pp here": "use_tp_pp_dp_mapping",
+    "the vocabulary is padded to a multiple of 128 for each rank here": (
+        "make_vocab_size_divisible_by=128"
+    ),
     "norms keep what Transformer Engine's do": "memory_efficient_layer_norm",
-    "rollouts are not read: set together and serve": "perform_rl_step grpo_* rl_*",
-    "buckets have Megatron's own size here": "ddp_bucket_size ddp_num_buckets",
+    "rollouts are not read: set together and serve": "perform_rl_step",
+    "buckets have Megatron's own size here": (
+        "ddp_bucket_size ddp_num_buckets bucket_size num_buckets"
+    ),
     "logits have the dtype of the arithmetic here": "output_logit_dtype",
 }
 # Scripts that are given the same options and train nothing.
@@ -150,15 +188,15 @@ def read(command: Sequence[str], draft: Draft) -> None:
 def told(keys: Keys, draft: Draft) -> None:
     """What Megatron's options say, and those of which nothing is made."""
     arguments(keys, draft)
-    draft.end(keys, LEFT)
+    draft.end(keys, LEFT, harmless("megatron", "launchers"))
 
 
 def arguments(keys: Keys, draft: Draft) -> None:
     """What Megatron's options say."""
     for path, how, *named in (
         ("train.micro_batch", positive, "micro_batch_size", "batch_size"),
-        ("train.seq_len", positive, "seq_length"),
-        ("parallel.tp", positive, "tensor_model_parallel_size"),
+        ("train.seq_len", positive, "seq_length", "encoder_seq_length"),
+        ("parallel.tp", positive, "tensor_model_parallel_size", "model_parallel_size"),
         ("parallel.pp", positive, "pipeline_model_parallel_size"),
         ("parallel.cp", positive, "context_parallel_size"),
         ("parallel.ep", positive, "expert_model_parallel_size"),
@@ -283,6 +321,8 @@ def _moments(keys: Keys, draft: Draft) -> None:
     said = [str(keys.take(name)).rpartition(".")[2] for name in (*MOMENTS, MASTERS)]
     if not keys.on(PRECISION_AWARE):
         return
+    remainders = keys.written("store_param_remainders")
+    draft.leave(remainders, "masters are whole here; it keeps their lower 16 bits, by default")
     if {*said[:2]} <= {"bf16", "bfloat16"} and said[2] in ("None", "fp32", "float32"):
         draft.put("train.optimizer", AWARE, keys.written(PRECISION_AWARE), True)
     else:

@@ -35,6 +35,8 @@ OTHERS = (
     "sdft",
 )
 SHARE = "serve.memory_utilization"
+ANSWER = 512  # tokens of an answer where nobody says how many (trl 1.16's GRPOConfig)
+FIRST = "the prompt comes before it: set train.seq_len to both"
 
 
 def called(started: Iterable[str]) -> str:
@@ -85,6 +87,12 @@ def _rollouts(keys: Keys, draft: Draft) -> None:
         draft.put("serve.prompt_len", prompt, keys.written("max_prompt_length"), prompt)
     if answer:
         draft.put("serve.output_len", answer, keys.written("max_completion_length"), answer)
+    elif "max_length" not in keys.values:
+        key = keys.written("max_completion_length")
+        draft.otherwise("serve.output_len", ANSWER, key)
+        draft.otherwise("train.seq_len", prompt + ANSWER, key)
+        if not prompt:
+            draft.leave(key, FIRST)
     keys.take("num_generations")
     again = draft.count(keys, "steps_per_generation")
     key = keys.written("steps_per_generation")

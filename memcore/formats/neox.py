@@ -11,7 +11,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats import deepspeed
-from memcore.formats.found import Draft, Keys, UnsaidError, mixed, number, positive
+from memcore.formats.found import Draft, Keys, UnsaidError, containing, mixed, number, positive
 
 MARKS = {"pipe_parallel_size", "model_parallel_size", "num_layers", "hidden_size", "pos_emb"}
 VOCABULARY = 50_432  # of the 20B tokenizer, padded
@@ -24,7 +24,7 @@ LEFT = {
     "Transformer Engine's modules are not planned here": "te_*",
     "Mamba's layers are not read from these files; give the config.json": "expansion_factor",
 }
-HARMLESS = (
+HARMLESS = containing(
     *("save", "load", "log", "eval", "data", "split", "lr", "init_method", "seed", "tokenizer"),
     *("vocab_file", "merge_file", "train_iters", "warmup", "tensorboard", "wandb", "print"),
     *("distributed_backend", "weight_decay", "gradient_clipping", "fusion", "wall_clock"),

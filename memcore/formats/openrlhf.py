@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from memcore.formats.found import (
     Draft,
     Keys,
+    containing,
     mixed,
     names,
     positive,
@@ -80,10 +81,10 @@ LEFT = {
     "the policy is trained from the first step": "freezing_actor_steps",
     "generation beside a step of before is not planned": "async_train",
 }
-HARMLESS = (
+HARMLESS = containing(
     *("ckpt", "save", "logg", "wandb", "eval", "dataset", "data.", "input_", "_key", "adam."),
-    *("learning_rate", "max_samples", "max_epochs", "num_episodes", "seed", "apply_chat", "lr_"),
-    *("normalize_reward", "prompt_data", "l2", "lora_alpha", "bf16"),
+    *("learning_rate", "max_samples", "max_epochs", "num_episodes", "seed", "apply_chat"),
+    *("lr_", "normalize_reward", "prompt_data", "l2", "lora_alpha", "bf16"),
 )
 
 

@@ -92,6 +92,8 @@ def _called(node: ast.Call, constants: Mapping[str, Any]) -> Any:
         return value(node.args[1], constants)
     if function in CONVERTS and len(node.args) == 1:
         inner = value(node.args[0], constants)
+        if inner is None:
+            return None
         try:
             return {"int": int, "float": float, "str": str, "bool": bool}[function](inner)
         except (TypeError, ValueError, OverflowError):

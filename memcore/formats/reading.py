@@ -47,9 +47,10 @@ from memcore.models.config import parse_config
 from memcore.models.families import drafts
 from memcore.models.model import Model
 from memcore.plan.link import nearest
-from memcore.plan.plan import Plan, get, put, resolve_model, value_text
+from memcore.plan.model_rules import linear_layers
+from memcore.plan.models import resolve_model
+from memcore.plan.plan import Plan, get, put, value_text
 from memcore.plan.repair import issues_in
-from memcore.plan.rules import linear_layers
 from memcore.words.engines import ENGINES, LLAMA_CPP
 from memcore.words.training import FRAMEWORKS, NO_LAYER, listed
 
@@ -129,7 +130,7 @@ class Found:
     changed   what was changed, since what the files say together is no plan
     left      keys that move memory or time, and that no plan says, with why
     wants     files that these name; given beside them they are read too
-    unread    all other keys
+    unread    keys that are no known argument of the program's
     failures  what programs said when memory ran out: at least so much the job needs
     """
 
@@ -334,7 +335,7 @@ def _reader(text: Text) -> Reader:
         ("ms-swift", swift.starts, swift.launched),
         ("slime", slime.starts, slime.launched),
         ("Megatron", megatron.recognise, megatron.read),
-        ("Trainer", _trains, _trainer),
+        ("Trainer", trainer.starts, _trainer),
     ):
         whole = next((c for c in found if recognised(c)), None)
         more = {c for c in found if whole and recognised(c) and c[0][:1] != "-" and adds(c, whole)}
@@ -431,13 +432,13 @@ def _nothing(command: Sequence[str], draft: Draft) -> None:
     pass
 
 
-def _trains(command: Sequence[str]) -> bool:
-    return trainer.recognise(options(command)[1])
-
-
 def _trainer(command: Sequence[str], draft: Draft) -> None:
+    # before it stand a launcher's own options
     starts = [at for at, word in enumerate(command) if word.endswith(".py")]
-    own = command[starts[0] :] if starts else command  # before it stand a launcher's own options
+    modules = [
+        at for at, word in enumerate(command) if at and command[at - 1] in ("-m", "--module")
+    ]
+    own = command[starts[0] if starts else max(modules, default=0) :]
     words, given = options(own)
     trainer.read(given, draft, underscored, words)
 

@@ -23,6 +23,7 @@ from memcore.formats.found import (
     Draft,
     Keys,
     UnsaidError,
+    harmless,
     hyphened,
     number,
     positive,
@@ -31,7 +32,7 @@ from memcore.formats.found import (
     word,
 )
 from memcore.formats.texts import UNSET, adds, module, options
-from memcore.words.engines import ENGINES, LLAMA_CPP
+from memcore.words.engines import ENGINES, LLAMA_CPP, VLLM, roomy
 from memcore.words.stored import GGML
 
 HALVES = {
@@ -209,6 +210,11 @@ def read(server: Server, command: Sequence[str], draft: Draft) -> None:
 
 def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
     draft.put("serve.engine", server.engine, f"the command of {server.label}")
+    for option in list(keys.values) if server.engine == server.label == VLLM else ():
+        short, dot, rest = option.partition(".")
+        if short in SHORT:
+            keys.values.setdefault(f"{SHORT[short]}{dot}{rest}", keys.values.pop(option))
+    draft.nodes = max(draft.nodes, draft.count(keys, "nnodes"))
     if server.other:
         draft.leave(server.other, f"its own engine is not planned: {server.engine}'s is")
     draft.model = draft.model or str(keys.one(*server.model) or model)
@@ -224,7 +230,7 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
     limit = draft.fields.get("serve.max_num_seqs", 0)
     if limit and "serve.concurrency" not in draft.fields:
         draft.put("serve.concurrency", limit, "the most sequences, all of them in use", limit)
-    draft.end(keys, server.left)
+    draft.end(keys, server.left, harmless(server.label) if server.label in TABLES else ())
 
 
 def _shared_out(keys: Keys, draft: Draft) -> int:
@@ -234,7 +240,7 @@ def _shared_out(keys: Keys, draft: Draft) -> int:
     tp, pp = (draft.fields.get(f"serve.{name}", 1) for name in ("tp", "pp"))
     copies = draft.count(keys, "data_parallel_size", "dp", "dp_size")
     experts = draft.count(keys, "ep", "ep_size", "expert_parallel_size", "moe_expert_parallel_size")
-    if keys.on("enable_expert_parallel"):
+    if keys.on("enable_expert_parallel") or keys.values.get("ep") is True:
         experts = tp * max(1, copies)
     apart = keys.on("enable_dp_attention", "enable_attention_dp")
 
@@ -253,6 +259,15 @@ def _shared_out(keys: Keys, draft: Draft) -> int:
     return int(tp * pp * (1 if apart else max(1, copies)))
 
 
+# vLLM's short names.
+SHORT = {
+    "n": "nnodes",
+    "sc": "speculative_config",
+    "cc": "compilation_config",
+    "ac": "attention_config",
+    "dcp": "decode_context_parallel_size",
+    "pcp": "prefill_context_parallel_size",
+}
 # Calls of Python that start an engine in the program itself, with what is imported for them.
 CALLS = {
     "vllm": {"LLM", "EngineArgs", "AsyncEngineArgs"},
@@ -260,6 +275,7 @@ CALLS = {
     "tensorrt_llm": {"LLM"},
     "lmdeploy": {"pipeline", "TurbomindEngineConfig", "PytorchEngineConfig"},
 }
+OFFLINE = "LLM"  # vLLM's class that has a batch of prompts, and no clients
 BESIDE = {"KvCacheConfig", "SpeculativeConfig", *CALLS["lmdeploy"]}  # whose values are the engine's
 LABELS = {
     "vllm": "vllm",
@@ -281,6 +297,8 @@ def called(content: str) -> tuple[Server, dict[str, Any]] | None:
         if not isinstance(node, ast.Call):
             continue
         function = ast.unparse(node.func).rpartition(".")[2]
+        if function == OFFLINE:
+            found[OFFLINE] = name == "vllm"
         if function in CALLS[name] and node.args:
             found.setdefault("model", python.value(node.args[0], constants))
         if function in CALLS[name] | BESIDE:
@@ -333,7 +351,11 @@ def of_presets(content: str, draft: Draft) -> None:
 def _served(command: Sequence[str]) -> str:
     """The word after 'serve': `vllm serve MODEL`, `trtllm-serve serve MODEL`."""
     starts = ("serve", "trtllm-serve", "api_server")
-    after = [b for a, b in pairwise(command) if a in starts and not b.startswith("-")]
+    after = [
+        b
+        for a, b in pairwise(command)
+        if (a in starts or "vllm-openai" in a) and not b.startswith("-")
+    ]
     return next((word for word in after if word not in starts), "")
 
 
@@ -381,7 +403,17 @@ def _vllm(keys: Keys, draft: Draft) -> None:
     elif (model := keys.take("speculative_model")) is not None:  # of versions before 0.9
         _drafts(draft, "ngram" if "ngram" in str(model) else "", model,
                 keys.take("num_speculative_tokens"))  # fmt: skip
+    elif (method := keys.take("spec_method")) or keys.values.get("spec_model"):
+        _drafts(draft, method, keys.take("spec_model"), keys.take("spec_tokens"))
+    if keys.on(OFFLINE):
+        draft.later.append(_offline)
     _beside(keys, draft, "config")
+
+
+def _offline(draft: Draft, around: Around) -> None:
+    """Tokens of a forward of the class without clients (EngineArgs.get_batch_defaults)."""
+    tokens = 16384 if roomy(around.gpu) else 8192
+    draft.otherwise("serve.max_batched_tokens", tokens, "max_num_batched_tokens")
 
 
 def _beside(keys: Keys, draft: Draft, *named: str) -> None:
@@ -436,6 +468,10 @@ def _llama(keys: Keys, draft: Draft) -> None:
     gpu_layers = draft.count(keys, *placed)
     if 0 < gpu_layers < ALL_LAYERS:
         draft.put("serve.gpu_layers", gpu_layers, "--gpu-layers", gpu_layers)
+    elif keys.one(*placed) is None:
+        draft.leave(
+            "--gpu-layers", "not said: all are on the GPU; it puts fewer where they do not fit"
+        )
     elif str(keys.one(*placed)) == "0":
         draft.leave(
             "--gpu-layers", "0: a model on the CPU alone is not planned; all are on the GPU"
@@ -444,7 +480,9 @@ def _llama(keys: Keys, draft: Draft) -> None:
         draft.later.append(_all_experts)
     if keys.on("nkvo", "no_kv_offload"):
         draft.put("serve.offload_kv", "cpu", "--no-kv-offload", True)
-    model = keys.take("md", "model_draft", "spec_draft_model", "hfd", "hf_repo_draft")
+    model = keys.take(
+        *("md", "model_draft", "spec_draft_model", "hfd", "hfrd", "hf_repo_draft", "spec_draft_hf")
+    )
     tokens = keys.take("draft", "draft_max", "draft_n", "spec_draft_n_max")
     if model is not None:
         _drafts(draft, "", model, tokens)
@@ -505,48 +543,140 @@ _COMMON = (
 )
 CONFIG = "changes to the model's config; give the config.json as it is then"
 NOT_PLANNED = {
-    "adapters of a server are not planned": "enable_lora max_loras max_lora* lora_*",
-    CONFIG: "hf_overrides json_model_override_args rope_scaling",
-    "a cache that moves elsewhere is not planned": "kv_transfer_config",
+    "adapters of a server are not planned": (
+        "enable_lora lora_paths lora_modules default_mm_loras max_lora_rank=16 max_loras=1 "
+        "max_loras_per_batch=8 max_cpu_loras fully_sharded_loras lora_target_modules "
+        "lora_config peft_cache_config"
+    ),
+    CONFIG: "hf_overrides json_model_override_args rope_scaling rope_theta model_kwargs",
+    "a cache that moves elsewhere is not planned": (
+        "kv_transfer_config enable_lmcache enable_flexkv cache_transceiver_config "
+        "kv_connector_config use_uvm"
+    ),
     "the cache takes what is left here": (
-        "kv_cache_memory_bytes num_gpu_blocks_override max_total_tokens max_tokens"
+        "kv_cache_memory_bytes num_gpu_blocks_override max_total_tokens max_tokens watermark=0 "
+        "max_gpu_total_bytes"
     ),
     "context parallelism of a server is not planned": (
-        "decode_context_parallel_size prefill_context_parallel_size"
+        "decode_context_parallel_size=1 prefill_context_parallel_size=1 attn_cp_size=1 cp_size=1 "
+        "enable_prefill_context_parallel enable_nsa_prefill_context_parallel cp_config "
+        "context_parallel_size=1 enable_hc_sp"
     ),
-    "is not planned": "mem_fraction* calculate_kv_scales",
+    "is not planned": "mem_fraction calculate_kv_scales",
     "a cache in host memory is not planned": (
-        "enable_hierarchical_cache host_cache_size swap_space kv_offloading_* hicache_*"
+        "enable_hierarchical_cache host_cache_size=0 swap_space=0 kv_offloading_size "
+        "kv_offloading_backend enable_hisparse hicache_ratio=2.0 hicache_size=0 "
+        "hicache_storage_backend"
     ),
-    "weights in host memory are not planned for this engine": "cpu_offload_*",
+    "weights in host memory are not planned for this engine": "cpu_offload_gb=0",
+    "weights that come from host memory ahead of their layers are not planned": (
+        "offload_backend=auto offload_group_size=0|-1"
+    ),
     "experts that the CPU computes are not planned": "kt_*",
     "copies of experts are not planned": (
-        "enable_eplb ep_num_redundant_experts num_redundant_experts"
+        "enable_eplb ep_num_redundant_experts=0 num_redundant_experts=0 enable_elastic_ep "
+        "elastic_ep_backend enable_elastic_expert_backup"
     ),
-    "servers that read prompts apart are not read: set serve.prefill": "disaggregation_mode",
-    "batches in two halves are not planned": "enable_dbo enable_two_batch_overlap",
-    "set serve.state_dtype": "mamba_ssm_cache_dtype mamba_cache_dtype",
-    "how an image encoder is cut over GPUs is not planned": "mm_encoder_tp_mode",
-    "beams are not planned: one sequence a request is": "max_beam_width",
-    "how experts exchange tokens is not read: set serve.moe_backend": "moe_a2a_backend",
-    "has no word in a plan; give the model's config.json": "torchao_config",
-    "both caches take what their layers need here": "swa_full_tokens_ratio",
-    "states take what their layers need here": "mamba_full_memory_ratio max_mamba_cache_size",
+    "servers that read prompts apart are not read: set serve.prefill": (
+        "disaggregation_mode=null server_role encoder_only enable_pdmux"
+    ),
+    "batches in two halves are not planned": (
+        "enable_dbo enable_two_batch_overlap ubatch_size=0 enable_single_batch_overlap"
+    ),
+    "set serve.state_dtype": "mamba_ssm_cache_dtype=auto mamba_cache_dtype=auto mamba_ssm_dtype",
+    "how an image encoder is cut over GPUs is not planned": (
+        "mm_encoder_tp_mode=weights mm_enable_dp_encoder"
+    ),
+    "images of a prompt are not read: set serve.images": (
+        "limit_mm_per_prompt limit_mm_data_per_request"
+    ),
+    "set serve.images and serve.image_size": (
+        "mm_processor_kwargs mm_process_config skip_mm_profiling mm_encoder_attn_dtype "
+        "video_pruning_rate mm_ipc_gpu_memory_gb keep_mm_feature_on_device"
+    ),
+    "beams are not planned: one sequence a request is": "max_beam_width=1",
+    "kernels are the engine's own here: of experts set serve.moe_backend": (
+        "moe_a2a_backend=none moe_backend=auto moe_runner_backend=auto all2all_backend moe_config "
+        "deepep_mode=auto moe_expert_parallel_backend"
+    ),
+    "has no word in a plan; give the model's config.json": (
+        "torchao_config quantization_config quantization_param_path modelopt_quant "
+        "quantize_and_serve rl_quant_profile kv_cache_dtype_skip_layers quant_config "
+        "speculative_draft_model_quantization force_dynamic_quantization"
+    ),
+    "both caches take what their layers need here": "swa_full_tokens_ratio=0.8",
+    "windows keep only what they see here": (
+        "max_attention_window sink_token_length disable_sliding_window "
+        "disable_hybrid_kv_cache_manager "
+        "disable_hybrid_swa_memory"
+    ),
+    "states take what their layers need here": (
+        "mamba_full_memory_ratio=0.9 max_mamba_cache_size mamba_block_size mamba_cache_mode "
+        "enable_mamba_shared_prefix_checkpoint replayssm_buffer_len use_replayssm engram_config"
+    ),
     "graphs are those of the engine's default": (
-        "compilation_config max_seq_len_to_capture cudagraph_* cuda_graph_* O*"
+        "compilation_config* max_seq_len_to_capture max_cudagraph_capture_size cudagraph_* "
+        "cuda_graph_* O* disable_piecewise_cuda_graph enforce_piecewise_cuda_graph "
+        "piecewise_cuda_graph_max_tokens piecewise_cuda_graph_tokens disable_cuda_graph_padding "
+        "optimization_level performance_mode=balanced"
     ),
-    "kernels are the engine's own here": "enable_torch_compile torch_compile_config",
+    "kernels are the engine's own here": (
+        "enable_torch_compile torch_compile_config attention_backend=auto attn_backend=trtllm "
+        "attention_config* kernel_config* linear_backend=auto disable_cascade_attn "
+        "prefill_attention_backend decode_attention_backend "
+        "fp8_gemm_runner_backend=auto fp4_gemm_runner_backend=auto disable_shared_experts_fusion "
+        "disable_chunked_prefix_cache enable_deterministic_inference rl_on_policy_target "
+        "mamba_backend=triton model_impl=auto kv_sharing_fast_prefill nsa_prefill_backend "
+        "nsa_decode_backend enable_double_sparsity fuse_* backend=pytorch monokernel "
+        "sparse_indexer_topk_backend gdn_prefill_backend enable_fused_qk_norm_rope "
+        "kda_*_backend mm_encoder_attn_backend mm_attention_backend linear_attn_backend=triton "
+        "triton_attention_* flashinfer_mxfp4_moe_precision=default enable_fused_moe_sum_all_reduce "
+        "enable_attn_tp_input_scattered enable_batch_sharded_sampling"
+    ),
+    "all-reduces are the engine's own here": (
+        "disable_custom_all_reduce enable_nccl_nvls enable_symm_mem enable_mscclpp "
+        "enable_torch_symm_mem enable_flashinfer_allreduce_fusion allreduce_strategy=auto "
+        "enforce_disable_flashinfer_allreduce_fusion enable_aiter_allreduce_fusion"
+    ),
     "set serve.shared_prefix to the tokens that prompts share": (
-        "enable_prefix_caching enable_radix_cache"
+        "enable_prefix_caching enable_radix_cache enable_block_reuse=true"
     ),
-    "a forward reads at most one chunk here": "max_prefill_tokens",
-    "dense layers are cut as the others are": "moe_dense_tp_size",
-    "windows keep only what they see here": "max_attention_window",
+    "a forward reads at most one chunk here": (
+        "max_prefill_tokens=16384 max_num_scheduled_tokens enable_mixed_chunk "
+        "enable_dynamic_chunking"
+    ),
+    "requests are let in as the cache has room here": (
+        "schedule_conservativeness=1.0 max_num_active_seqs prefill_max_requests "
+        "pp_max_micro_batch_size pp_async_batch_depth=0 scheduler_config "
+        "long_prefill_token_threshold=0 max_long_partial_prefills=1 max_num_partial_prefills=1 "
+        "batch_wait_* prefill_schedule_interval enable_prefill_delayer "
+        "num_continuous_decode_steps=1"
+    ),
+    "the host works while the GPU does, as it is by default": (
+        "no_async_scheduling disable_overlap_schedule disable_overlap_scheduler"
+    ),
+    "dense layers are cut as the others are": "moe_dense_tp_size enable_dp_lm_head moe_dp_size=1 "
+    "moe_tensor_parallel_size moe_cluster_parallel_size enable_lm_head_tp_in_adp",
+    "logits have the dtype of the arithmetic here": "enable_fp32_lm_head use_fp64_gumbel",
+    "logits that are kept are not planned": (
+        "gather_generation_logits gather_context_logits gather_all_token_logits"
+    ),
     "sparse attention of the engine is not planned": "sparse_attention_config",
     "images kept in host memory are not planned": "mm_processor_cache_gb",
-    "a tower of images that is not loaded is planned with the model": "language_model_only",
-    "several steps at once are not planned": "num_scheduler_steps",
+    "a tower of images that is not loaded is planned with the model": (
+        "language_model_only language_only mm_encoder_only"
+    ),
+    "several steps at once are not planned": "num_scheduler_steps=1",
+    "a server of embeddings or of scores is planned as one that generates": (
+        "runner=auto|generate task=auto|generate convert=auto|none pooler_config "
+        "override_pooler_config is_embedding"
+    ),
+    "the CPU is not planned: a GPU is": "device=cuda|auto",
+    "a model of diffusion is planned as one that generates token by token": (
+        "dllm_algorithm diffusion_config"
+    ),
 }
+TABLES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")  # of which presets/harmless.toml has names
 FREE = (
     *("kv_cache_free_gpu_memory_fraction", "kv_cache_free_gpu_mem_fraction"),
     "free_gpu_memory_fraction",
@@ -586,6 +716,7 @@ SERVERS: tuple[Server, ...] = (
             ("serve.max_batched_tokens", _chunk, "chunked_prefill_size"),
             ("serve.memory_utilization", share, "mem_fraction_static"),
             ("serve.kv_dtype", CACHE, "kv_cache_dtype"),
+            ("serve.block_size", positive, "page_size"),
             *_COMMON,
         ),
         _sglang,
@@ -621,25 +752,39 @@ SERVERS: tuple[Server, ...] = (
         ),
         _llama,
         {
-            "an image encoder beside the model is not planned": "mmproj",
-            "tensors placed by a pattern are not planned": "ot override_tensor",
+            "an image encoder beside the model is not planned": (
+                "mmproj mm mmproj_url mmu no_mmproj_offload image_max_tokens mtmd_batch_max_tokens"
+            ),
+            "tensors placed by a pattern are not planned": "ot override_tensor ncffn n_cpu_ffn",
             "GPUs of different sizes are not planned": "ts tensor_split",
             "windows keep only what they see here": "swa_full",
             "prompts kept in host memory are not planned": "cram cache_ram",
             "adapters of a server are not planned": "lora*",
             "layers are shared out whole here: set serve.tp for rows": "sm split_mode",
             "what it moves to the host by itself is not planned: set serve.gpu_layers": "fit*",
-            "each slot has its own part of the context here": "kvu kv_unified",
+            "each slot has its own part of the context here": "kvu kv_unified kv_unified_per_slot",
             "GPUs of other machines are not planned": "rpc",
             "states kept in host memory are not planned": (
                 "ctxcp ctx_checkpoints swa_checkpoints cpent checkpoint_every_nt"
             ),
             "a draft model's cache is as the model's here": (
-                "ctkd ctvd cd cache_type_k_draft cache_type_v_draft ctx_size_draft"
+                "ctkd ctvd cd cache_type_k_draft cache_type_v_draft ctx_size_draft "
+                "spec_draft_type_k spec_draft_type_v"
             ),
             "control vectors are not planned": "control_vector*",
+            CONFIG: "override_kv",
+            "a server of embeddings or of scores is planned as one that generates": (
+                "embedding embeddings rerank reranking pooling"
+            ),
+            "kernels of ik_llama.cpp are planned as llama.cpp's": (
+                "fmoe fused_moe mla mla_use amb rtr run_time_repack ser ger smgs"
+            ),
             "what the CPU computes is not read": "no_op_offload",
-            "a draft model stands on the GPU here": "spec_draft_ngl ngld gpu_layers_draft",
+            "a draft model stands on the GPU here": (
+                "spec_draft_ngl ngld gpu_layers_draft n_gpu_layers_draft *cpu_moe_draft cmoed "
+                "ncmoed spec_draft_cpu_moe spec_draft_n*cpu_moe spec_draft_ncmoe otd devd "
+                "*override_tensor_draft spec_draft_override_tensor device_draft spec_draft_device"
+            ),
         },
     ),
 )

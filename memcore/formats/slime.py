@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore.formats import megatron
-from memcore.formats.found import Draft, Keys, hyphened, positive, share
+from memcore.formats.found import Draft, Keys, containing, hyphened, positive, share
 from memcore.formats.texts import options
 
 MARKS = {
@@ -25,10 +25,11 @@ LEFT = {
     "the peak of evaluation is not planned": "eval_*",
     "rollouts on GPUs of their own are planned on these": "rollout_num_gpus",
 }
-HARMLESS = (
-    *("prompt_data", "input_key", "label_key", "apply_chat_template", "rollout_shuffle", "rm_type"),
-    *("num_rollout", "num_steps_per_rollout", "eps_clip", "entropy_coef", "rollout_temperature"),
-    *("balance_data", "wandb", "metadata", "custom_", "reward_key", "load", "save", "ref_load"),
+HARMLESS = containing(
+    *("prompt_data", "input_key", "label_key", "apply_chat_template", "rollout_shuffle"),
+    *("rm_type", "num_rollout", "num_steps_per_rollout", "eps_clip", "entropy_coef"),
+    *("rollout_temperature", "balance_data", "wandb", "metadata", "custom_", "reward_key"),
+    *("load", "save", "ref_load"),
 )
 
 

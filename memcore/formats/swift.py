@@ -7,12 +7,22 @@ Source: swift/arguments and docs/source_en/Instruction/Command-line-parameters.m
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import megatron, trainer
-from memcore.formats.found import Draft, Keys, UnsaidError, names, positive, share, underscored
+from memcore.formats.found import (
+    Around,
+    Draft,
+    Keys,
+    UnsaidError,
+    names,
+    positive,
+    share,
+    underscored,
+)
 from memcore.formats.texts import options
 
 JOBS = ("sft", "pt", "rlhf")
@@ -56,7 +66,8 @@ def _tool(command: Sequence[str]) -> str:
 
 def launched(command: Sequence[str], draft: Draft) -> None:
     """What a command says, and what stands before it: NPROC_PER_NODE=8."""
-    around = dict(word.split("=", 1) for word in command if word.partition("=")[0].isupper())
+    pairs = (word.split("=", 1) for word in command if "=" in word)
+    around = {name: value for name, value in pairs if name.isupper()}
     devices = str(around.get("CUDA_VISIBLE_DEVICES", "")).split(",")
     try:
         each = positive(around.get("NPROC_PER_NODE", 1))
@@ -86,6 +97,17 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         zero: dict[str, Any] = {"stage": int(stage[4])}
         own["deepspeed"] = {"zero_optimization": zero | (OFFLOADED if "offload" in stage else {})}
     trainer.read(own, draft, underscored, ("swift",))
+    draft.later.append(_accumulates)
+
+
+SEQUENCES = 16  # of a step over all ranks, where nobody says how many micro-batches it has
+
+
+def _accumulates(draft: Draft, around: Around) -> None:
+    """Micro-batches where nobody says them (trainers/arguments.py)."""
+    each = draft.fields.get("train.micro_batch", 1) * around.gpus
+    name = "gradient_accumulation_steps"
+    draft.otherwise("train.grad_accumulation", math.ceil(SEQUENCES / each), underscored(name))
 
 
 def _megatron(given: Mapping[str, Any], draft: Draft) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from memcore.errors import Issue, PlanError, shown
+from memcore.formats import python
 
 MAX_CHARACTERS = 300_000
 MAX_COMMANDS = 200
@@ -53,6 +54,7 @@ _GIVEN = re.compile(r"\$(?:[@*]|(\w+)|\{(\w+)\})")  # what another variable, or 
 _CONTINUED = re.compile(r"[ \t]*\\[ \t]*\n[ \t]*")  # a line that goes on: some leave a blank behind
 _OPTIONS = re.compile(r"(?<=[^\s>])[ \t]*\n[ \t]+(?=--?[A-Za-z][\w-]*(?:[ =\n]|$))")
 _OF_SLURM = re.compile(r"^#SBATCH[ \t]+--([a-z-]+)[ =](\S+)", re.MULTILINE)
+_OF_SKYPILOT = re.compile(r"^[ \t]*accelerators:[ \t]*[\"']?[\w-]+:(\d+)", re.MULTILINE)
 # Variables that Slurm sets, with the options of a script that say the same.
 SLURM = {
     **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "nodes"),
@@ -168,11 +170,25 @@ def _read_as(read: Callable[[str], Any], content: str) -> Any:
     return found
 
 
+_NOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+
+
+def _json(content: str) -> Any:
+    """JSON, in which people write comments, and a comma after the last value."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        bare = _NOTED.sub(lambda found: found[0] if found[0][0] == '"' else "", content)
+        if bare == content and not re.search(r",\s*[}\]]", bare):
+            raise
+        return json.loads(re.sub(r",(?=\s*[}\]])", "", bare))
+
+
 def _document(content: str) -> Mapping[str, Any] | None:
     plain = re.sub(
         r"^[ \t]*//.*$", "", content, flags=re.MULTILINE
     )  # as DeepSpeed's files may have
-    for read in (json.loads, tomllib.loads, _yaml):
+    for read in (_json, tomllib.loads, _yaml):
         try:
             found = _read_as(read, plain if read is _yaml else content)
         except ValueError:
@@ -184,7 +200,7 @@ def _document(content: str) -> Mapping[str, Any] | None:
 
 # What a file's name ends in, how it is read, and what it is called.
 ENDS_IN: dict[str, tuple[Callable[[str], Any], str]] = {
-    ".json": (json.loads, "JSON"),
+    ".json": (_json, "JSON"),
     ".toml": (tomllib.loads, "TOML"),
     **dict.fromkeys((".yaml", ".yml"), (lambda content: _yaml(content), "YAML")),
 }
@@ -274,13 +290,13 @@ def _documents(content: str) -> list[Any]:
 
 
 def _yaml(content: str) -> Any:
-    return yaml.load(content, _Plain)
+    return yaml.load(re.sub(r"(?<=\w:)\t+", " ", content), _Plain)
 
 
 def _commands(text: Text) -> tuple[tuple[str, ...], ...]:
     if built := _of_dockerfile(text.content):
         return tuple(built)
-    manifest = "image" in text.content or "modelFormat" in text.content
+    manifest = any(word in text.content for word in ("image", "modelFormat", '"args"'))
     containers = _containers(_documents(text.content)) if manifest else []
     found = [command for each in containers for command in _of_container(each)]
     return tuple(found[:MAX_COMMANDS]) or (*_of_python(text.content), *_script(text.content, {}))
@@ -320,10 +336,11 @@ def _of_python(content: str) -> list[tuple[str, ...]]:
     if "--" not in content:
         return []
     tree, found = module(content), []
+    known = python.constants(tree)
     scopes = [tree, *(each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef))]
     for scope in scopes[:MAX_COMMANDS]:
         lists = [
-            tuple(_literal(word) for word in each.elts)
+            tuple(_literal(word, known) for word in each.elts)
             for each in ast.walk(scope)
             if isinstance(each, (ast.List, ast.Tuple))
         ]
@@ -332,12 +349,27 @@ def _of_python(content: str) -> list[tuple[str, ...]]:
         found += lists
         if len(programs) == 1 and lists[1:] and scope is not tree:
             found.append((*programs[0], *(w for ws in lists if ws is not programs[0] for w in ws)))
+    texts = (each for each in ast.walk(tree) if isinstance(each, (ast.Constant, ast.JoinedStr)))
+    found += [tuple(_words(line)) for each in texts if " --" in (line := _line(each, known))]
     return found[:MAX_COMMANDS]
 
 
-def _literal(node: ast.expr) -> str:
-    if isinstance(node, ast.Constant):
-        return str(node.value)
+def _line(node: ast.expr, known: Mapping[str, Any]) -> str:
+    """A text in Python on one line, with the constants that it has in braces."""
+    if isinstance(node, ast.JoinedStr):
+        inner = (
+            each.value if isinstance(each, ast.FormattedValue) else each for each in node.values
+        )
+        text = "".join(_literal(each, known) for each in inner)
+    else:
+        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+    return _CONTINUED.sub(" ", text).replace("\n", " ")[:MAX_EXPANDED]
+
+
+def _literal(node: ast.expr, known: Mapping[str, Any]) -> str:
+    said = python.value(node, known)
+    if isinstance(said, (str, int, float)):
+        return str(said)
     inner = node.args[0] if isinstance(node, ast.Call) and len(node.args) == 1 else node  # str(x)
     return f"{UNSET}{re.sub(r'[^A-Za-z0-9_.]', '', ast.unparse(inner))[:40]}"
 
@@ -377,9 +409,26 @@ def several(text: Text) -> dict[str, tuple[str, ...]]:
     return options
 
 
+_MADE = re.compile(r"^([A-Za-z_]\w*)[ \t]*[?:]=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_UNIT = re.compile(r"^Environment=(.*)$", re.MULTILINE)
+_SUBSTITUTED = re.compile(r"\$\((?!\()([\w./-]*)[^()\n]*\)|(?<=[ =])`([\w./-]+)[ |][^`\n]*`")
+_FOLDERS = re.compile(r"(?<=[\w.:])\\(?=[\w.])")
+
+
+def _shell(content: str) -> str:
+    """A script as a shell has it: variables of a Makefile, a justfile or a systemd unit, folders of
+    Windows, and what a command prints, of which nothing is known, as one word."""
+    if _MADE.search(content):
+        content = _MADE.sub(lambda found: f'{found[1]}="{found[2].strip(chr(34))}"', content)
+        content = re.sub(r"\$\((\w+)\)|\{\{ *(\w+) *\}\}", r"${\1\2}", content)
+    content = _UNIT.sub(lambda found: "\n".join(_words(found[1])), content)
+    content = _FOLDERS.sub("/", content)
+    return _SUBSTITUTED.sub(lambda found: f"$({found[1] or found[2] or ''})", content)
+
+
 def _continued(content: str) -> str:
     """A script without comments, each command on one line."""
-    content = _WIDE.sub(" ", content)
+    content = _shell(_WIDE.sub(" ", content))
     content = _COMMENT.sub("", _FENCE.sub("\n", content)).replace("\r\n", "\n")
     content = re.sub(r"^[ \t]*!(?=\S)", "", content, flags=re.MULTILINE)  # a notebook's commands
     return _OPTIONS.sub(" ", _CONTINUED.sub(" ", _AFTER.sub("", content)))
@@ -390,6 +439,8 @@ def _script(content: str, given: Mapping[str, str]) -> tuple[tuple[str, ...], ..
     content = _continued(content)
     asked = dict(_OF_SLURM.findall(content))
     variables = {name: asked[option] for name, option in SLURM.items() if option in asked}
+    if placed := _OF_SKYPILOT.search(content):
+        variables["SKYPILOT_NUM_GPUS_PER_NODE"] = placed[1]
     variables |= given
     for name, more, value in _ASSIGNED.findall(content):
         value = re.sub(r"\s+", " ", value[1:-1] if value[:1] in ('"', "'", "(") else value)
@@ -444,7 +495,9 @@ def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
                 continue
             # Kubernetes writes a variable as $(NAME), compose files a sign of the shell as $$.
             text = re.sub(r"\$\((\w+)\)", r"${\1}", str(each)).replace("$$", "$")
-            if "\n" in text.strip():
+            if text.lstrip().startswith("--") and not isinstance(said, list):
+                words += _words(_expanded(" ".join(text.split()), variables))
+            elif "\n" in text.strip():
                 inner_of = _OF_SHELL.fullmatch(text)
                 scripts.append(inner_of[2] if inner_of else text)
             elif isinstance(said, list):
@@ -452,7 +505,8 @@ def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
             else:
                 words += _words(_expanded(text, variables))
     served = "huggingfaceserver" if "modelFormat" in container else ""  # which KServe runs then
-    image = str(container.get("image", served))
+    runs = (container.get(name) for name in ("image", "module", "program"))
+    image = str(next((each for each in runs if each), served))
     words += _of_environment(image, variables)
     others = shlex.join(words)  # which a script of `bash -c` has as its own
     inner = [re.sub(r'"?\$@"?', lambda _: others, text) for text in scripts]

@@ -10,8 +10,9 @@ the summer of 2026.
 from __future__ import annotations
 
 import itertools
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from memcore.formats import accelerate, deepspeed, hub, megatron, methods
@@ -21,6 +22,7 @@ from memcore.formats.found import (
     Draft,
     Keys,
     flag,
+    harmless,
     mixed,
     names,
     positive,
@@ -28,14 +30,20 @@ from memcore.formats.found import (
     whole,
     word,
 )
+from memcore.formats.texts import options
 from memcore.words.training import ALL_LINEAR, LOWER
 
 BATCH = ("per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size")
 LENGTH = (
+    "packing_length",
     *("max_seq_length", "model_max_length", "cutoff_len", "sequence_len", "max_length"),
     *("max_seq_len", "max_len", "max_completion_length"),
 )
-RECOMPUTES = ("gradient_checkpointing", "use_gradient_checkpointing", "grad_checkpoint")
+RECOMPUTES = (
+    *("gradient_checkpointing", "activation_checkpointing", "use_gradient_checkpointing"),
+    "grad_checkpoint",
+)
+LIGER = ("use_liger_kernel", "enable_liger_kernel", "use_liger")  # all of its kernels at once
 ATTENDS = ("attn_implementation", "flash_attn", "flash_attention")
 # axolotl's older switches, with the word of attn_implementation that each is.
 SWITCHES = {
@@ -88,6 +96,7 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     TRL: {
         "train.seq_len": (1024, "max_length"),
         "train.checkpointing": ("full", "gradient_checkpointing"),
+        "train.cross_entropy": ("chunked", "loss_type"),
     },
     FACTORY: {
         "train.seq_len": (2048, "cutoff_len"),
@@ -145,105 +154,162 @@ HALVES = {
     **dict.fromkeys(("float16", "fp16", "half", "torch.float16"), "fp16"),
 }
 CHANGED = "changes to the model's config; give the config.json as it is then"
+SPREAD = "layers that are spread over GPUs, or the host, are not planned: a GPU holds all"
 TOWER = "a tower of images is not planned with these keys: the language model is"
+HARMLESS = (*("transformers", "trl", "peft", "axolotl", "llamafactory", "ms-swift", "launchers"),)
 # Keys that move memory or time, and that no plan says.
 LEFT = {
-    "GaLore's projections are not planned": "galore_* use_galore",
+    "GaLore's projections are not planned": "use_galore",
     "APOLLO's projections are not planned": "use_apollo",
     "BAdam's blocks of layers are not planned": "use_badam",
     "Unsloth's checkpoints in host memory are not planned": "use_unsloth_gc",
-    "S2 attention is not planned": "shift_attn",
+    "S2 attention is not planned": "shift_attn s2_attention",
     "experts that the CPU trains are not planned": "use_kt kt_*",
     "weights frozen by name are not planned: all are trained here": (
-        "unfrozen_parameters spectrum_top_fraction"
+        "unfrozen_parameters spectrum_top_fraction freeze_parameters* trainable_parameters* "
+        "freeze_extra_modules"
     ),
-    "a frozen language model is not planned: all of it is trained here": "freeze_llm",
+    "a frozen language model is not planned: all of it is trained here": (
+        "freeze_llm freeze_language_model"
+    ),
     "a tower that is frozen apart is not planned": "freeze_vision*",
     TOWER: (
         "freeze_vit* freeze_aligner freeze_merger freeze_mlp freeze_backbone "
         "freeze_multi_modal_projector vision_lora vision_tower vision_path mm_vision_tower "
-        "tune_mm_* freeze_mm_modules"
+        "tune_mm_* freeze_mm_modules crop_to_patches use_audio_in_video mm_use_im_patch_token"
     ),
     "adapters of a tower are not planned": "use_backbone_lora use_llm_lora",
     "cutting over GPUs by this key is not read here: set parallel.tp, pp, cp or ep": (
-        "tensor_model_parallel_size pipeline_model_parallel_size use_mca "
-        "expert_model_parallel_size context_parallel_size tensor_parallel_size "
-        "sequence_parallel_size sequence_parallel_degree expert_parallel_size tp_size ulysses_size "
-        "cp_size mp_replicate_size mp_shard_size sp_size"
+        "parallelism_config* "
+        "tensor_model_parallel_size=1 pipeline_model_parallel_size=1 use_mca "
+        "expert_model_parallel_size=1 context_parallel_size=1 tensor_parallel_size=1 "
+        "sequence_parallel_size=1 sequence_parallel_degree=1 expert_parallel_size=1 tp_size=1 "
+        "ulysses_size=1 cp_size=1 mp_replicate_size mp_shard_size sp_size=1 context_parallel "
+        "deepspeed_autotp_size cp_mode ep_size=1"
     ),
-    "every sequence is taken to be as long as it may be": "group_by_length",
+    SPREAD: ("device_map=cuda|cuda:0|{'': 0} max_memory quantization_device_map gpu_memory_limit"),
+    "every sequence is taken to be as long as it may be": (
+        "group_by_length train_sampling_strategy=random multipack_real_batches"
+    ),
+    "sequences are as long as they are read here": "use_pose pose_*",
+    "a batch that ranks split is not planned: each has its own": "split_batches",
     "a frozen reference is not planned": "ref_model reference_model* use_asft_loss",
-    "a reward model is not planned with these keys": "reward_model* reward_model_path",
+    "a reward model is not planned with these keys": (
+        "reward_model reward_model_adapters reward_model_quantization_bit reward_model_path "
+        "process_reward_model"
+    ),
+    "a head of classes in place of the vocabulary is not planned": (
+        "num_labels task_type=causal_lm problem_type"
+    ),
     "GPTQ's frozen base is not planned": "gptq",
     "experts in 4 bits are not planned": "quantize_moe_experts",
     "axolotl's fused adapters are not planned: PEFT's are": "lora_*_kernel",
-    "orthogonal adapters are not planned": "oft_*",
-    "generation beside it is not read: set together and serve": "use_vllm vllm_*",
-    "only some layers trained are not read: set train.frozen": "freeze_trainable_*",
-    "ReLoRA is not planned": "relora*",
-    "LISA's layers are not planned": "lisa_* lisa_n_layers",
-    "the peak of evaluation is not planned": (
-        "eval_accumulation_steps eval_sample_packing per_device_eval_batch_size eval_batch_size"
+    "adapters of their own kind are planned as LoRA": (
+        "oft_rank=0 mixlora_num_experts use_qalora use_bdlora velora_config monteclora_config "
+        "kasa_config arrow_config alora_invocation_tokens"
     ),
-    "an allocator that is emptied is not planned": "torch_empty_cache_steps",
-    "an optimizer for some modules is not planned": "optim_target_modules",
-    "frozen layers in host memory are not planned": "layer_offloading",
-    "fp8 under the Trainer is not planned": "fp8",
+    "generation beside it is not read: set together and serve": "use_vllm vllm_mode",
+    "only some layers trained are not read: set train.frozen": "freeze_trainable_modules=all",
+    "ReLoRA is not planned": "relora relora_steps",
+    "LISA's layers are not planned": "lisa_n_layers lisa_step_interval",
+    "the peak of evaluation is not planned": (
+        "eval_accumulation_steps eval_sample_packing per_device_eval_batch_size eval_batch_size "
+        "eval_sequence_len"
+    ),
+    "an allocator that is emptied is not planned": "torch_empty_cache_steps gc_steps",
+    "an optimizer for some modules is not planned": "optim_target_modules lr_groups",
+    "frozen layers in host memory are not planned": "layer_offloading ple_cpu_offload",
+    "fp8 under the Trainer is not planned": "fp8 fp8_config",
     "kernels of experts other than transformers' are not planned": (
-        "use_scattermoe use_sonicmoe experts_implementation llama4_linearized_experts"
+        "use_scattermoe use_sonicmoe experts_implementation llama4_linearized_experts "
+        "expert_backend moe_grouped_backend experts_impl moe_bnb_fast dense_mixer"
     ),
     "kernels other than transformers' are not planned": (
-        "use_kernels fused_attn_kernel gemma4_hybrid_attn_impl flash_attn_rms_norm use_v1_kernels"
+        "use_kernels fused_attn_kernel gemma4_hybrid_attn_impl flash_attn_rms_norm use_v1_kernels "
+        "scaling_softmax* use_dsv4_kernels use_glm_dsa_kernels sdpa_varlen "
+        "large_head_attention flash_attn_d512 flash_optimum deepcompile use_hyper_parallel "
+        "use_onebitllms dpo_use_liger_kernel"
     ),
-    "a vocabulary that grows is not planned": "resize_token_embeddings_to_32x resize_vocab",
-    "training of diffusion is not planned: of the next token is": "diffusion",
+    "a vocabulary that grows is not planned": (
+        "resize_token_embeddings_to_32x resize_vocab shrink_embeddings"
+    ),
+    "training of diffusion is not planned: of the next token is": "diffusion diffusion_*",
     "modules trained whole beside an adapter are not planned": (
-        "modules_to_save lora_modules_to_save"
+        "modules_to_save lora_modules_to_save additional_target trainable_token_indices "
+        "peft_trainable_token_indices"
     ),
-    "adapters on experts are not planned": "lora_target_parameters",
+    "adapters on experts are not planned": "lora_target_parameters target_parameters",
     "DoRA's magnitudes are not planned: LoRA is": "use_dora peft_use_dora",
+    "biases are not trained here": "bias=none lora_bias=none",
     "quantization-aware training is not planned": "qat",
     "Unsloth's kernels are not planned: these are transformers'": "use_unsloth",
     "the batch may shrink by itself": "auto_find_batch_size",
     "logits made in pieces by this key are not planned": "chunked_cross_entropy",
-    "copies of a group that shards are not read: set parallel.shard_group": "dp_replicate_size",
+    "copies of a group that shards are not read: set parallel.shard_group": "dp_replicate_size=1",
     "an MLP over pieces of a sequence is not planned": "tiled_mlp",
     "recomputation of some operations by this key is not planned": "selective_checkpointing",
     "recomputation of some layers is not planned": "recompute_layer_types",
     "quantization other than bitsandbytes' is not planned": (
-        "model_quantization_config* nonexpert_quantization"
+        "model_quantization_config* nonexpert_quantization quantization_config llmcompressor "
+        "nf4_backend=bitsandbytes dsv4_fp8_nonexpert_mode dsv4_fp4_grouped_mode gemma4_*_nonexpert"
     ),
-    CHANGED: "overrides_of_model_config rope_scaling",
+    CHANGED: "overrides_of_model_config overrides_of_model_kwargs rope_scaling",
     "tokens that skip layers are not planned": "mixture_of_depths",
     "set train.unquantized_dtype": "embeddings_skip_upcast upcast_layernorm",
-    "set train.outputs": "upcast_lmhead_output",
+    "set train.outputs": "upcast_lmhead_output cast_lm_head_to_fp32",
+    "set train.precision to fp32": "float32",
     "norms in fp32 beside other weights are not planned": "fp32_norms",
-    "adapters on some layers are not planned: all have them here": "peft_layers_to_transform",
-    "one rank is planned for all adapters": "lora_rank_pattern",
+    "set train.adapter_dtype": (
+        "lora_dtype autocast_adapter_dtype=true peft_autocast_adapter_dtype=true"
+    ),
+    "adapters on some layers are not planned: all have them here": (
+        "peft_layers_to_transform layers_to_transform exclude_modules target_regex"
+    ),
+    "one rank is planned for all adapters": "lora_rank_pattern rank_pattern",
     "MoRA is not planned: LoRA is": "use_mora",
-    "layers that are added are not planned": "use_llama_pro",
+    "layers that are added are not planned": (
+        "use_llama_pro layer_replication peft_layer_replication"
+    ),
     "Adam-mini's states are not planned": "use_adam_mini",
-    "a teacher beside the model is not planned": "kd_* teacher_model*",
-    "cutting over GPUs by this key is not read: set parallel.tp, pp or cp": "use_hyper_parallel",
-    "this kernel is not planned": "flash_attn_fuse_mlp",
+    "a teacher beside the model is not planned": "kd_trainer teacher_model* teacher_deepspeed",
+    "this kernel is not planned": "flash_attn_fuse_mlp flash_attn_cross_entropy",
     "a loss in pieces is not planned for what is trained towards here": "use_liger_loss",
+    "logits of a loss of its own are not planned: cross-entropy's are": (
+        "label_smoothing_factor use_dft use_dft_loss use_eaft use_eaft_loss enable_dft_loss "
+        "top_entropy_quantile=1.0 use_adaptive_entropy"
+    ),
     "the reference's pass is taken to be in each step": "precompute_ref_log_probs",
-    "set train.images and the tokens of a sequence for images of this size": "image_max_pixels",
-    "frames of a video are not planned": "video_max*",
-    "graphs of a compiled model are not planned": "torch_compile_mode",
+    "a reference that follows the policy is not planned": "sync_ref_model",
+    "set train.images and the tokens of a sequence for images of this size": (
+        "image_max_pixels max_pixels image_size"
+    ),
+    "frames of a video are not planned": "video_max*=128 video_fps=2.0",
+    "graphs of a compiled model are not planned": "torch_compile_mode torch_compile_regional",
     "buckets of PyTorch's DDP have its own size here": "ddp_bucket_cap_mb",
     "what it tells the optimizer is not read": "optim_args",
-    "cutting over GPUs by this key is not read here: set parallel.tp or cp": "parallelism_config*",
     "states that are kept over steps are not planned": "past_index",
-    "noise on the embeddings is not planned": "neftune_noise_alpha",
+    "noise on the embeddings is not planned": "neftune_noise_alpha noisy_embedding_alpha",
     "set together.rollouts to the sequences of a GPU": "generation_batch_size",
-    "a step has one pass over its rollouts here": "num_iterations",
+    "a step has one pass over its rollouts here": "num_iterations=1",
+    "training on the CPU is not planned: on GPUs it is": "use_cpu no_cuda use_mps_device",
+    "deterministic kernels are as fast as the others here": "full_determinism",
+    "products of what is in fp32 are not TF32's here": "tf32",
+    "ZeRO++'s own partitions are not planned": "zero_hpz_partition_size",
+    "a model that starts anew has the shapes of its config": "train_from_scratch",
+    "memory of the host while files are prepared is not planned": "preprocessing_num_workers",
 }
 
 
 def recognise(values: Mapping[str, Any]) -> bool:
     """Whether a document, or a command's options, are of such a program."""
     return len(MARKS & _flat(_plain(values)).keys()) >= 2
+
+
+def starts(command: Sequence[str]) -> bool:
+    """Whether a command gives such a program its options: many of them, or one to a known tool."""
+    words, given = options(command)
+    known = {word.rpartition("/")[2] for word in words} & TOOLS.keys()
+    return recognise(given) or bool(known and set(MODEL) & given.keys())
 
 
 def read(
@@ -263,6 +329,8 @@ def read(
     parts = {part for word in started for part in word.split("/")}
     program = next((TOOLS[part] for part in TOOLS if part in parts), _program(keys))
     _plugins(keys)
+    if "r" in keys.values:  # of PEFT's LoraConfig
+        keys.values.setdefault("lora_r", keys.values.pop("r"))
     if program == FACTORY:
         _of_megatron(keys, draft)
     _attention(keys)
@@ -281,6 +349,10 @@ def read(
     ):
         draft.read(keys, path, how, *named)
     keys.take("packing", "sample_packing", "neat_packing", "pad_to_sequence_len")  # as planned
+    if str(keys.values.get("device_map")) == AUTO:
+        draft.later.append(_spread)
+    if keys.inner("accelerator_config").on("split_batches"):
+        keys.values["split_batches"] = True
     draft.batch = draft.batch or draft.count(keys, "global_batch_size")
     every, each = (draft.count(keys, name) for name in ("batch_size", "micro_batch_size"))
     if program == AXOLOTL and every and each and every % each == 0:
@@ -290,25 +362,50 @@ def read(
     _precision(program, keys, draft, _adapter(program, keys, draft))
     methods.read(keys, draft, started)
     _defaults(program, keys, draft)
-    draft.end(keys, LEFT)
+    draft.end(keys, LEFT, harmless(*HARMLESS))
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a document, with those in its sections: LLaMA-Factory and others nest them."""
     inner = (
-        "training_arguments",
-        "training_args",
-        "model_args",
-        "peft",
-        "model",
-        "training",
-        "trl",
+        *("training_arguments", "training_args", "model_args", "model_init_kwargs", "peft"),
+        *("model", "training", "trl"),
     )
     found: dict[str, Any] = {}
+    values = {name: _document(value) for name, value in values.items()}
     for name in inner:
         if isinstance(values.get(name), Mapping):
             found |= values[name]
-    return found | {k: v for k, v in values.items() if not (k in inner and isinstance(v, Mapping))}
+    found |= {k: v for k, v in values.items() if not (k in inner and isinstance(v, Mapping))}
+    return found if len(OF_A_STEP & found.keys()) > 1 else _deep(values, found)
+
+
+OF_A_STEP = MARKS - {*MODEL, "micro_batch_size"}  # which say that a file is of a training
+
+
+def _deep(values: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The same with the keys of all sections, if they say then that it is of a training."""
+    more: dict[str, Any] = {}
+    level: list[Mapping[str, Any]] = [values]
+    for _ in range(MAX_DEPTH):
+        inner = [(name, value) for each in level for name, value in each.items()]
+        more |= {name: value for name, value in inner if name not in more}
+        level = [value for _, value in inner if isinstance(value, Mapping)]
+    plain = {name: value for name, value in more.items() if not isinstance(value, Mapping)}
+    return plain if len(OF_A_STEP & plain.keys()) > 1 else found
+
+
+MAX_DEPTH = 5
+
+
+def _document(value: Any) -> Any:
+    """What a command's option says in JSON, as values; any other as it is."""
+    if not (isinstance(value, str) and value.startswith("{")):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
 
 
 # Sections of LLaMA-Factory's second form, each with what its keys are called in the first.
@@ -344,6 +441,7 @@ def _plain(values: Mapping[str, Any]) -> Mapping[str, Any]:
         found |= {"fsdp": "full_shard", "fsdp_version": 2, "fsdp_config": {}}
     if "liger" in str(given.get("kernel_config", {}).get("name")):
         found["enable_liger_kernel"] = True
+        found["liger_kernel_config"] = {"fused_linear_cross_entropy": False, "cross_entropy": True}
     if "enable_activation_checkpointing" in found:
         found["gradient_checkpointing"] = found.pop("enable_activation_checkpointing")
     return found
@@ -361,6 +459,12 @@ def _defaults(program: str, keys: Keys, draft: Draft) -> None:
         draft.otherwise(path, value, keys.written(key))
     if program == AXOLOTL:
         draft.later.append(_workers)
+
+
+def _spread(draft: Draft, around: Around) -> None:
+    """What a device_map of auto does where there is more than one GPU."""
+    if around.gpus > 1:
+        draft.leave("device_map", SPREAD)
 
 
 def _workers(draft: Draft, around: Around) -> None:
@@ -416,10 +520,7 @@ def _sum_of_lengths(keys: Keys, draft: Draft) -> None:
         key = "max_prompt_length + max_completion_length"
         draft.put("train.seq_len", prompt + answer, key, f"{prompt} + {answer}")
     elif answer:
-        draft.leave(
-            keys.written("max_completion_length"),
-            "the prompt comes before it: set train.seq_len to both",
-        )
+        draft.leave(keys.written("max_completion_length"), methods.FIRST)
 
 
 def _to_host(value: Any) -> str:
@@ -438,11 +539,15 @@ def _options(program: str, keys: Keys, draft: Draft) -> None:
             draft.put("train.offload_activations", "cpu", key, said)
         if recomputes and program == AXOLOTL and keys.take("rl") is None:
             draft.otherwise("train.reentrant", True, "gradient_checkpointing_kwargs")
-    how = keys.inner("gradient_checkpointing_kwargs")
-    if how.take("use_reentrant") is not None:
-        draft.put("train.reentrant", how.on("use_reentrant"), "use_reentrant")
+    for named in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
+        how = keys.inner(named)
+        if how.take("use_reentrant") is not None:
+            draft.put("train.reentrant", how.on("use_reentrant"), "use_reentrant")
+        draft.read(how, "train.checkpoint_every", positive, "every_n_layers")
+        if how.on("offload"):
+            draft.put("train.offload_activations", "cpu", how.written("offload"), True)
     draft.read(keys, "train.reentrant", flag, "use_reentrant_gc")
-    liger = ("use_liger_kernel", "enable_liger_kernel", "use_liger", "liger_rms_norm")
+    liger = (*LIGER, "liger_rms_norm", "liger_swiglu")
     fused = [keys.on(name) for name in (*liger, "liger_glu_activation", "liger_rope")]
     if any(fused):
         draft.put("train.kernels", "liger", keys.named(*liger), True)
@@ -450,8 +555,22 @@ def _options(program: str, keys: Keys, draft: Draft) -> None:
     in_chunks = [keys.on(name) for name in chunked]
     if any(in_chunks):
         draft.put("train.cross_entropy", "chunked", keys.named(*chunked), True)
-    if keys.on("torch_compile"):
-        draft.put("train.kernels", "compile", keys.written("torch_compile"), True)
+    elif keys.on("liger_cross_entropy"):
+        draft.put("train.cross_entropy", "fused", "liger_cross_entropy", True)
+    if any(fused[: len(LIGER)]):  # which puts its own loss into the model, with the head
+        parts = keys.inner("liger_kernel_config")
+        whole = parts.take("fused_linear_cross_entropy") is False
+        stages = str(keys.values.get("stage", "sft"))
+        if program == FACTORY and stages not in ("sft", "pt"):
+            draft.put("train.cross_entropy", "fused", keys.named(*LIGER), stages)
+        elif not whole:
+            draft.otherwise("train.cross_entropy", "chunked", keys.named(*LIGER))
+        elif parts.on("cross_entropy"):
+            draft.put("train.cross_entropy", "fused", parts.written("cross_entropy"), True)
+    compiles = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
+    if keys.on(compiles[0]) or any(keys.values.get(name) for name in compiles[1:]):
+        draft.put("train.kernels", "compile", keys.named(*compiles), True)
+    keys.take(compiles[1])
     if keys.on("use_muon"):
         draft.put("train.optimizer", "muon", keys.written("use_muon"), True)
 
@@ -545,8 +664,9 @@ def _sharded(keys: Keys, draft: Draft) -> None:
     fsdp, config = keys.take("fsdp"), keys.take("fsdp_config")
     if isinstance(config, Mapping) or fsdp:
         inner = dict(config) if isinstance(config, Mapping) else {}
-        if keys.take("fsdp_version") is not None:  # which axolotl has beside it
-            inner["version"] = keys.take("fsdp_version")
+        version = keys.take("fsdp_version")  # which axolotl has beside it; both have 2 by default
+        if version is not None or not {"version", "fsdp_version"} & inner.keys():
+            inner["version"] = 2 if version is None else version
         accelerate.shards(Keys(inner), " ".join(names(fsdp)) if fsdp else "", draft)
         if isinstance(config, str):
             draft.wants[config] = "Accelerate"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memcore.formats.found import Around, Draft, Keys, names, positive, share
+from memcore.formats.found import Around, Draft, Keys, containing, names, positive, share
 
 ROOT = "actor_rollout_ref"
 ACTOR, ROLLOUT, REF, MODEL = (f"{ROOT}.{part}" for part in ("actor", "rollout", "ref", "model"))
@@ -38,18 +38,10 @@ LEFT = {
     "the reward model is planned with the policy's shape": "reward_model.*",
     "turns of tools are not planned: a rollout is one answer": f"{ROLLOUT}.multi_turn.*",
 }
-HARMLESS = (
+HARMLESS = containing(
     *("_target_", ".profiler.", ".checkpoint.", ".policy_loss.", ".val_kwargs.", ".trace."),
-    *(
-        "use_remove_padding",
-        "trainer.",
-        "algorithm.",
-        "data.",
-        "custom_",
-        "ray_",
-        "global_profiler.",
-        ".agent.",
-    ),
+    *("use_remove_padding", "trainer.", "algorithm.", "data.", "custom_", "ray_"),
+    *("global_profiler.", ".agent."),
 )
 
 
@@ -166,7 +158,7 @@ def _tuned(values: Mapping[str, Any], draft: Draft) -> None:
                    "data.micro_batch_size")  # fmt: skip
         draft.put("train.micro_batch", 4, "data.micro_batch_size_per_gpu", "not said: 4")
     _policy(keys, draft)
-    draft.end(keys, LEFT, (*HARMLESS, "optim", "checkpoint.", "engine", "profiler"))
+    draft.end(keys, LEFT, (*HARMLESS, *containing("optim", "checkpoint.", "engine", "profiler")))
 
 
 def _length(keys: Keys, draft: Draft) -> int:

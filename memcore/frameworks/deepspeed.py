@@ -74,7 +74,7 @@ from memcore.timing.pieces import moved
 from memcore.words.training import FRAMEWORKS, QUANTIZED
 
 if TYPE_CHECKING:
-    from memcore.plan.plan import Train
+    from memcore.plan.sections import Train
 
 PLAIN_BUCKET = 500_000_000  # elements; engine.py: MEMORY_OPT_ALLREDUCE_SIZE, of stage 0
 NORM_CHUNK = 250_000_000  # elements; stage3.py: _constant_buffered_norm2

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memcore.hardware.constants import Constant
-from memcore.plan.plan import Plan, Train
+from memcore.plan.plan import Plan
+from memcore.plan.sections import Train
 from memcore.step.step import Instant, Step
 from memcore.tape.dims import Dim, Number
 from memcore.tape.ledger import Amounts, Group

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from memcore.frameworks.instants import backwards, embedding_backward, forwards, loss, loss_backward
 from memcore.kept import kept
-from memcore.plan.plan import Plan, Train
+from memcore.plan.plan import Plan
+from memcore.plan.sections import Train
 from memcore.step.step import Alive, Instant, Step, layers_reached, optimizers, resident
 from memcore.tape.dims import (
     CUT,

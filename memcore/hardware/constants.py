@@ -236,6 +236,28 @@ SAMPLER_LOGITS = exactly(
 )
 
 
+TILE_ON_DIAGONAL = exactly(
+    "a tile of attention that is whole on the diagonal of a causal mask", 128, "keys", "assumed",
+    "FlashAttention's tiles of queries; of kernels whose rate by length nobody printed, such as "
+    "SDPA's on GPUs before Ampere, which have no FlashAttention",
+)  # fmt: skip
+ATTENTION_START = Constant(
+    "what a tile of attention takes to begin and end behind a causal mask, as if its row were so "
+    "much longer", 830, 1250, "keys", "measured",
+    "kernels alone, 1 / (share of the peak) as a line over 1 / tokens: cuDNN on our H100 with "
+    "2,048 to 16,384 tokens 830 forward and 1,250 with backward (presets/evidence/kernels.csv), on "
+    "a B200 with 1,024 to 16,384 tokens 900, FlashAttention 4 there 1,160 (Dao-AILab/"
+    "flash-attention pull request 2605). The tile on the diagonal, which is whole, and rows of "
+    "unequal length are in it. No step was fitted",
+)  # fmt: skip
+ATTENTION_START_WHOLE = Constant(
+    "the same without a mask", 170, 330, "keys", "measured",
+    "as before: cuDNN on a B200 200 forward (Dao-AILab/flash-attention pull request 2605); "
+    "FlashAttention 2 on an H100 with backward 330 (pull request 2688), on an RTX A5000 180 "
+    "(gpu-mode/ring-attention issue 10)",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Efficiency:
     """Shares of the datasheet's peak that an architecture's kernels reach in training.
@@ -244,6 +266,7 @@ class Efficiency:
     whole        of products in fp32
     picojoules   board power over peak bf16 FLOP/s of the GPU that they were read off
     begins   share of TILE_START that a tile takes: 0 where units run from one into the next
+    masked, unmasked   what a tile of attention takes to begin and end, in keys
     """
 
     matmul: Constant
@@ -253,6 +276,8 @@ class Efficiency:
     whole: Constant
     picojoules: float
     begins: float = 1.0
+    masked: Constant = TILE_ON_DIAGONAL
+    unmasked: Constant = TILE_ON_DIAGONAL
 
     @property
     def shares(self) -> tuple[Constant, ...]:
@@ -285,6 +310,11 @@ def _reached(
     )
 
 
+def _flash(reached: Efficiency) -> Efficiency:
+    """Of an architecture whose attention is FlashAttention's or cuDNN's kernel."""
+    return replace(reached, masked=ATTENTION_START, unmasked=ATTENTION_START_WHOLE)
+
+
 FIT = (
     "least squares over the step times marked 'tuned' in presets/evidence/times.toml, all such "
     "constants together, and over no others. On Hopper those runs have FlashAttention 2 and older; "
@@ -309,21 +339,23 @@ TURING = exactly(
     "performance/264462). LoRA's steps on a T4 say 0.44, which were not used",
 )  # fmt: skip
 TURING_FP32 = exactly(
-    "fp32 matrix products, Turing, share of peak FLOP/s", 0.69, "ratio", "measured",
+    "fp32 matrix products, Turing, share of peak FLOP/s", 0.67, "ratio", "measured",
     f"10 steps: {FIT}. Adapters in fp32, and all around 4-bit weights",
 )  # fmt: skip
 # Hopper's steps do not tell Transformer Engine's attention from its 8-bit products: 0.5 to 0.73 fit
-# as well. 0.55 is what such kernels reach in backward (Shah et al. 2024, figure 6).
+# as well. Such kernels reach 0.57 in backward and 0.66 forward (Shah et al. 2024).
 EFFICIENCIES = {
-    "Ampere": _reached("Ampere", (0.89, 18), (0.89, 0), (0.32, 8), (0.32, 0), 1.28),
-    "Hopper": _reached("Hopper", (0.65, 16), (0.72, 5), (0.195, 8), (0.55, 8), 0.708),
-    "Blackwell": _reached("Blackwell", (0.465, 14), (0.58, 9), (0.38, 0), (0.38, 14), 0.444),
+    "Ampere": _flash(_reached("Ampere", (0.90, 19), (0.90, 0), (0.315, 8), (0.315, 0), 1.28)),
+    "Hopper": _flash(_reached("Hopper", (0.66, 16), (0.72, 5), (0.20, 8), (0.65, 8), 0.708)),
+    "Blackwell": _flash(
+        _reached("Blackwell", (0.465, 14), (0.59, 9), (0.395, 0), (0.395, 14), 0.444)
+    ),
     "Turing": replace(
-        _reached("Turing", (0.43, 0), (0.43, 0), (0.25, 6), (0.25, 0)),
+        _reached("Turing", (0.43, 0), (0.43, 0), (0.26, 6), (0.26, 0)),
         matmul=TURING,
         whole=TURING_FP32,
     ),
-    "Volta": _reached("Volta, as Ampere", (0.89, 0), (0.89, 0), (0.32, 0), (0.32, 0)),
+    "Volta": _reached("Volta, as Ampere", (0.90, 0), (0.90, 0), (0.315, 0), (0.315, 0)),
     # The next blocks of a product are on their way while units work: 4,096 sums lose nothing.
     "TPU": replace(OTHER, matmul=SYSTOLIC, eight=SYSTOLIC, whole=SYSTOLIC, begins=0.0),
 }
@@ -336,16 +368,17 @@ def efficiency(architecture: str) -> Efficiency:
 
 
 FLASH_3 = Constant(
-    "FlashAttention 3, Hopper, share of peak FLOP/s", 0.55, 0.62, "ratio", "assumed",
-    "Shah et al. 2024, figures 5 and 6, heads of 128 on an H100: backward 542 TFLOP/s with 4,096 "
-    "tokens and 561 with 16,384, forward behind a causal mask 579 and 616; the middle is used for "
-    "both, and no step was fitted",
+    "FlashAttention 3, Hopper, share of peak FLOP/s", 0.58, 0.66, "ratio", "assumed",
+    "Shah et al. 2024, figures 5 and 6, heads of 128 on an H100: with 16,384 tokens backward 561 "
+    "TFLOP/s, forward behind a causal mask 616, and more by what tiles take to begin and end; the "
+    "middle is used for both, and no step was fitted",
 )  # fmt: skip
 CUDNN_ATTENTION = Constant(
-    "SDPA with cuDNN, Hopper, share of peak FLOP/s", 0.34, 0.60, "ratio", "measured",
-    "14 shapes of our own on an H100 (benchmarks/kernels.py, PyTorch 2.11, cuDNN 9.15 or newer, "
-    "presets/evidence/kernels.csv) of 2,048 tokens and more: forward 0.34 to 0.62, with backward "
-    "0.27 to 0.52, the more the longer; the middle is used for all, and no step was fitted",
+    "SDPA with cuDNN, Hopper, share of peak FLOP/s", 0.54, 0.58, "ratio", "measured",
+    "four shapes of our own on an H100 with backward, heads of 128 and 2,048 to 16,384 tokens "
+    "(benchmarks/kernels.py, PyTorch 2.11, cuDNN 9.15 or newer, presets/evidence/kernels.csv): "
+    "0.36 to 0.52, and 0.54 to 0.58 without what tiles take to begin and end; heads of 64 and 256 "
+    "reach less. No step was fitted",
 )  # fmt: skip
 SCAN = Constant(
     "scans over states in chunks, share of peak FLOP/s", 0.05, 0.13, "ratio", "assumed",
@@ -387,10 +420,10 @@ POWER_EXPONENT = exactly(
     f"16 steps of boards with less power: {FIT}",
 )  # fmt: skip
 COLLECTIVE_SMS = exactly(
-    "multiprocessors that the kernels of a collective run on", 16, "multiprocessors",
+    "multiprocessors that the kernels of a collective run on", 11, "multiprocessors",
     "measured",
-    f"48 steps of several GPUs: {FIT}. NCCL has a thread block for each channel, 16 to 32 of them "
-    "on NVLink",
+    f"49 steps of several GPUs: {FIT}. NCCL has a thread block for each channel, 16 to 32 of them "
+    "on NVLink, which do not fill a multiprocessor",
 )  # fmt: skip
 MOST_GPUS = exactly(
     "GPUs of the largest step that times were held against", 6144, "GPUs", "measured",
@@ -399,7 +432,7 @@ MOST_GPUS = exactly(
 TILE_START = exactly(
     "what a tile of a matrix product takes to begin and end, as if its sum were so much longer",
     620, "elements", "measured",
-    f"58 steps: {FIT}. Prologue and epilogue: a tile's first loads, and its result's way to memory",
+    f"59 steps: {FIT}. Prologue and epilogue: a tile's first loads, and its result's way to memory",
 )  # fmt: skip
 LAUNCH = exactly(
     "between two kernels of a step", 4e-6, "seconds", "assumed",
@@ -418,7 +451,7 @@ COLLECTIVE_EFFICIENCY = exactly(
     0.90,
     "ratio",
     "measured",
-    f"48 steps of several GPUs: {FIT}. Bus bandwidth of large NCCL collectives over the nominal "
+    f"49 steps of several GPUs: {FIT}. Bus bandwidth of large NCCL collectives over the nominal "
     "link rate",
 )
 COLLECTIVE_EFFICIENCY_DEEPSPEED = exactly(
@@ -426,8 +459,9 @@ COLLECTIVE_EFFICIENCY_DEEPSPEED = exactly(
     0.27,
     "ratio",
     "measured",
-    f"7 steps: {FIT}. BLOOM's trials on A100, where ranks wait for each other at every sum; 7 more "
-    "of them and 4 on V100 are held against it",
+    f"8 steps: {FIT}. BLOOM's trials and MT-NLG on A100, where ranks wait for each other at every "
+    "sum; either alone says 0.27 to 0.285. 8 more on A100 and 4 on V100 are held against it. "
+    "BLOOM's network gave 135 of its 400 Gbit/s (bigscience, experiments/README.md)",
 )
 THROUGH_HOST = exactly(
     "GPUs without access to each other's memory, share of PCIe's bandwidth",
@@ -526,6 +560,22 @@ HOST_ALONE = exactly(
 COLLECTIVE_STARTS = exactly(
     "a collective", 2, "operations", "assumed",
     "NCCL's call by way of c10d, and the copy or the wait beside it",
+)  # fmt: skip
+
+INTERRUPTIONS = exactly(
+    "interruptions of a run", 0.5, "per 1,000 GPUs and day", "measured",
+    "the middle of six: Llama 3 405B had 419 in 54 days on 16,384 H100 (0.47; arXiv 2407.21783), "
+    "two clusters of A100 6.5 and 2.34 of 1,000 nodes in a day (0.81 and 0.29; arXiv 2410.21680), "
+    "BLOOM one to two GPUs a week of 384 A100 (0.56), 504 B200 ten GPUs in 73 days (0.27; arXiv "
+    "2605.09370), OPT-175B 105 restarts in two months on 992 A100 (1.8)",
+)  # fmt: skip
+RESTART = exactly(
+    "from a failure until steps run again", 11, "minutes", "measured",
+    "the median between two tries on 504 B200 (arXiv 2605.09370)",
+)  # fmt: skip
+STORAGE = exactly(
+    "what a node without known drives writes", 1 * GB, "B/s", "assumed",
+    "a node's share of a parallel file system, or one drive",
 )  # fmt: skip
 
 HOST_READ = Constant(

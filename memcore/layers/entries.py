@@ -179,12 +179,7 @@ def _causal(t: Tape, entries: Tensor) -> Tensor:
 
 
 def _chosen(
-    t: Tape,
-    s: Structure,
-    x: Tensor,
-    low: Tensor,
-    tables: tuple[Tensor, Tensor],
-    entries: Tensor,
+    t: Tape, s: Structure, x: Tensor, low: Tensor, tables: tuple[Tensor, Tensor], entries: Tensor
 ) -> Tensor | None:
     """Zero where an indexer chose an entry for a query. No gradient comes through a choice, but
     what would be kept for one is there until the indexer returns."""

@@ -261,17 +261,8 @@ def _routed(
     with t.scope("experts"):
         if s.exchanges:
             return _all_to_all(t, s, x, weights, index, stacks)
-        return _grouped(
-            t,
-            s,
-            x,
-            weights,
-            index,
-            stacks,
-            _weights(t, stacks, EXPERTS),
-            ROUTED,
-            (*of, stacks.width),
-        )
+        w = _weights(t, stacks, EXPERTS)
+        return _grouped(t, s, x, weights, index, stacks, w, ROUTED, (*of, stacks.width))
 
 
 def _grouped(
@@ -379,9 +370,7 @@ def _whole(t: Tape, w: Weights, name: str, dtype: str = "") -> list[Tensor]:
     """A tensor as large as each of these weights, padded as FSDP2 pads them."""
     return [
         t.new(
-            f"{x.storage.own_name} ({name})",
-            fsdp_cut(x.shape, "gathered", True),
-            dtype or x.dtype,
+            f"{x.storage.own_name} ({name})", fsdp_cut(x.shape, "gathered", True), dtype or x.dtype
         )
         for x in w.every
     ]

@@ -70,14 +70,7 @@ from memcore.tape.primitives import (
     split,
     wanted,
 )
-from memcore.tape.structure import (
-    CLASSIFICATION,
-    EMBEDDING,
-    FIRST,
-    LABELLED,
-    SPANS,
-    Structure,
-)
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, FIRST, LABELLED, SPANS, Structure
 from memcore.tape.tape import Tape, Tensor
 from memcore.words.training import CORE_ATTN, LAYERNORM, MLP
 
@@ -311,6 +304,16 @@ def attention_core(
         return _fused_core(t, s, q, k, v, kind, always_masked, joint_v, reused, mask)
 
     return core(t, run, q, k, v)
+
+
+def attended(
+    t: Tape, s: Structure, q: Tensor, k: Tensor, v: Tensor, kind: str, name: str, bias: bool,
+    **how: Any,
+) -> Tensor:  # fmt: skip
+    """From heads to what a layer adds to the residual stream: attention, and a linear layer of this
+    name, with a bias or without. `how`: as in attention_core."""
+    out = attention_core(t, s, q, k, v, kind, **how)
+    return linear(t, name, out, Q / TP, D, bias)
 
 
 def dropped(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
@@ -553,6 +556,11 @@ def query_key_value(t: Tape, s: Structure, x: Tensor, bias: bool) -> tuple[Tenso
         linear(t, "k_proj", x, D, KV / TP, bias),
         linear(t, "v_proj", x, D, KV / TP, bias),
     )
+
+
+def by_heads(t: Tape, q: Tensor, k: Tensor, copies_grad: bool) -> tuple[Tensor, Tensor]:
+    """Queries and keys with their heads first; `copies_grad`: as in heads_first."""
+    return heads_first(t, q, QUERIES, copies_grad), heads_first(t, k, KEYS, copies_grad)
 
 
 def value_heads(t: Tape, s: Structure, v: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from memcore.kept import counted_apart, kept
 from memcore.layers import multi_token
@@ -14,16 +15,7 @@ from memcore.models.model import Model
 from memcore.tape.dims import APART, of_stack
 from memcore.tape.kinds import Part, Role, is_apart, is_first, is_tied
 from memcore.tape.primitives import scatter
-from memcore.tape.structure import (
-    BRIDGE,
-    IDLE,
-    TOWER,
-    Adapters,
-    Depths,
-    LayerKind,
-    Narrow,
-    Structure,
-)
+from memcore.tape.structure import BRIDGE, IDLE, TOWER, LayerKind, Structure
 from memcore.tape.tape import Tape, Tensor, in_stack
 from memcore.words.training import LOWER, MODULES, SEEING
 
@@ -57,65 +49,15 @@ class Blocks:
         return words == ALL or before or (words == MASK and role is Role.CAUSAL_MASK)
 
 
-def structure_of(
-    model: Model,
-    attention: str = "flash",
-    kernels: str = "hf",
-    cross_entropy: str = "eager",
-    dtype: str = "bf16",
-    autocast: bool = False,
-    served: bool = False,
-    parallel: str = "",
-    exchanges: bool = False,
-    gathers: bool = False,
-    adapters: Adapters | None = None,
-    narrow: Narrow | None = None,
-    depths: Depths | None = None,
-    frozen: str = "",
-    reached: bool = False,
-    regathers: str = "",
-    table: str = "dense",
-    again: bool = False,
-    keeps: bool = False,
-    buffers: str = "",
-    unfused: bool = False,
-    modules: tuple[str, ...] = (),
-) -> Structure:
-    """What decides which tensors exist, of a model and the words of a plan."""
-    words = (
-        attention,
-        kernels,
-        cross_entropy,
-        dtype,
-        autocast,
-        served,
-        parallel,
-        exchanges,
-        gathers,
-    )
+def structure_of(model: Model, **words: Any) -> Structure:
+    """What decides which tensors exist, of a model and the words of a plan: Structure's fields."""
+    head, one_class = model.head, model.classes == 1
     own = Structure(
-        model.family,
-        model.traits,
-        *words,
-        adapters,
-        narrow,
-        depths,
-        frozen,
-        reached,
-        regathers,
-        table,
-        again,
-        keeps,
-        buffers,
-        unfused,
-        stack=model.stack,
-        head=model.head,
-        one_class=model.classes == 1,
-        modules=modules,
+        model.family, model.traits, stack=model.stack, head=head, one_class=one_class, **words
     )
     if model.tower is None:
         return own
-    again = own.reached or bool(adapters and adapters.inputs)
+    again = own.reached or bool(own.adapters and own.adapters.inputs)
     tower = replace(
         own,
         family=model.tower.family,

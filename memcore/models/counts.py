@@ -9,7 +9,8 @@ from memcore.layers.experts import active
 from memcore.models.blocks import build, structure_of
 from memcore.models.model import Model
 from memcore.models.stack import layers_of
-from memcore.tape.dims import Number, Shape, derive
+from memcore.tape.derived import derive
+from memcore.tape.dims import Number, Shape
 from memcore.tape.ledger import Amounts
 from memcore.tape.tape import Tape
 

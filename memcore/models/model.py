@@ -301,6 +301,7 @@ class Model:
 
     layers             number of layers
     hidden_size, ...   widths and counts as in config.json
+    label              what people call it; '' of a tower
     rotary_dim         dimensions of a head that are rotated
     rotary_tables      of each table of their cosines and sines: whose it is ('': every layer's),
                        and its rows; (): one of max_positions
@@ -336,6 +337,8 @@ class Model:
     projection         width that a model of images and texts compares them in
     draft              of a model that guesses tokens for another
     counted            parameters of a model of which nothing else is known; 0: it is planned
+    left_out           parameters of the file's model that are known and not planned; two models
+                       that differ in it are the same
     notes              what a reader should know of how its config.json was read; two models that
                        differ in it are the same
     head               what comes behind the layers: CAUSAL, MASKED, CLASSIFICATION, EMBEDDING,
@@ -346,7 +349,6 @@ class Model:
     """
 
     family: str
-    label: str
     layers: int
     hidden_size: int
     intermediate_size: int
@@ -356,6 +358,7 @@ class Model:
     vocab_size: int
     max_positions: int
     traits: Traits
+    label: str = ""
     rotary_dim: int = 0
     rotary_tables: tuple[tuple[str, int], ...] = ()
     window: int = 0
@@ -389,6 +392,7 @@ class Model:
     projection: int = 0
     draft: Draft | None = None
     counted: int = 0
+    left_out: int = field(default=0, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
     head: str = CAUSAL
     classes: int = 0

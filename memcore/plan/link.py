@@ -18,18 +18,21 @@ import itertools
 import json
 import re
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from memcore.errors import Issue, PlanError, did_you_mean, fault, refusal, shown
 from memcore.kept import kept
 from memcore.models import catalog
 from memcore.models.config import check_depth
+from memcore.plan.benched import Benched
 from memcore.plan.field import describes
 from memcore.plan.keys import (
+    BENCHED,
     BESIDE,
+    FELT,
     FIELDS,
     FIRST,
     KEYS,
@@ -57,6 +60,7 @@ MAX_ISSUES = 8
 MAX_NAME = 40  # characters of a plan's name
 
 DRAFT = "serve.draft_model"
+T = TypeVar("T")
 
 _WHOLE = re.compile(r"-?[0-9]{1,40}")
 _NUMBER = re.compile(r"[0-9]{0,20}\.?[0-9]{1,20}(e-?[0-9]{1,3})?")
@@ -108,20 +112,50 @@ def encode_measured(measured: Measured) -> str:
 def decode_measured(text: str) -> tuple[Measured | None, list[Issue]]:
     """The step in a `measured` value; None where it is damaged: a plan that was mended is not the
     one that ran. A preset that was corrected since is said."""
-    if len(text) > 3 * MAX_PAYLOAD:
-        return None, [Issue(MEASURED, "too long; the measured step was ignored")]
     keys = _keys_of(text)
     took, peak = keys.pop(TOOK, ""), keys.pop(PEAK, "0")
+    said = bool(_NUMBER.fullmatch(took) and _WHOLE.fullmatch(peak))
+    return _ran(
+        (MEASURED, "step", text), keys, said, lambda plan: Measured(plan, float(took), int(peak))
+    )
+
+
+def encode_benched(benched: Benched) -> str:
+    """A server that was measured as the one value of a `benched` key."""
+    felt = {key: repr(value) for name, key in FELT.items() if (value := getattr(benched, name))}
+    return query_text({**encode(benched.plan, short=True), **felt})
+
+
+def decode_benched(text: str) -> tuple[Benched | None, list[Issue]]:
+    """The server in a `benched` value, as `decode_measured` has a step."""
+    keys = _keys_of(text)
+    felt = {name: keys.pop(key, "0") for name, key in FELT.items()}
+    said = all(map(_NUMBER.fullmatch, felt.values()))
+
+    def made(plan: Plan) -> Benched:
+        return Benched(plan, **{name: float(value) for name, value in felt.items()})
+
+    return _ran((BENCHED, "server", text), keys, said, made)
+
+
+def _ran(
+    of: tuple[str, str, str], keys: dict[str, str], said: bool, made: Callable[[Plan], T]
+) -> tuple[T | None, list[Issue]]:
+    """What is `made` of the plan in these keys, where its numbers are `said` well. `of`: the key of
+    the link, what it is for people, and its text."""
+    key, what, text = of
+    if len(text) > 3 * MAX_PAYLOAD:
+        return None, [Issue(key, f"too long; the measured {what} was ignored")]
     plan, issues = decode(keys)
-    said = encode(plan)
-    same = all(_unmarked(said, issue.field) == _unmarked(keys, issue.field) for issue in issues)
-    if not (same and _NUMBER.fullmatch(took) and _WHOLE.fullmatch(peak)):
-        return None, [Issue(MEASURED, "the measured step in this link is damaged; ignored")]
+    again = encode(plan)
+    same = all(_unmarked(again, issue.field) == _unmarked(keys, issue.field) for issue in issues)
+    if not (same and said):
+        return None, [Issue(key, f"the measured {what} in this link is damaged; ignored")]
     try:
-        measured = Measured(plan, float(took), int(peak))
+        found = made(plan)
     except PlanError as e:
-        return None, [Issue(MEASURED, f"{issue.message}; ignored") for issue in e.issues]
-    return measured, [Issue(MEASURED, issue.message) for issue in issues]
+        return None, [Issue(key, f"{issue.message}; ignored") for issue in e.issues]
+    return found, [Issue(key, issue.message) for issue in issues]
 
 
 def _unmarked(query: Mapping[str, str], name: str) -> str | None:

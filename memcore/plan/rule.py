@@ -6,43 +6,26 @@ What settles it is data: the sentence that people read is printed from it, and w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from memcore.errors import Issue
 
 Remedy = Mapping[str, Any]  # fields, by their paths, and the values that they are set to
-Case = tuple[bool, str, *tuple[Remedy, ...]]  # broken, why, and remedies of its own
 
 
-class Rule(NamedTuple):
-    """A condition on a plan, judged.
+def broken(field: str, why: str, *remedies: Remedy, advice: str = "") -> Issue:
+    """What is said of a plan that breaks a rule.
 
     field     what the message belongs to
-    broken    whether the plan breaks the rule
     why       what is wrong with it
     remedies  what settles it, what changes least first
     advice    what else would, where no list of values can say it: 'another divisor of 32'
     """
-
-    field: str
-    broken: bool
-    why: str
-    remedies: tuple[Remedy, ...] = ()
-    advice: str = ""
-
-    @property
-    def issue(self) -> Issue:
-        """What is said of a plan that breaks it."""
-        ways = [said(self.remedies, self.field)] if self.remedies else []
-        ways += [self.advice] if self.advice else []
-        return Issue(self.field, f"{self.why}; {', or '.join(ways)}", self.remedies)
-
-
-def issues_of(rules: Iterable[Rule]) -> list[Issue]:
-    """What is said of a plan that breaks some of these."""
-    return [rule.issue for rule in rules if rule.broken]
+    ways = [said(remedies, field)] if remedies else []
+    ways += [advice] if advice else []
+    return Issue(field, f"{why}; {', or '.join(ways)}", remedies)
 
 
 def to(field: str, *values: Any) -> tuple[Remedy, ...]:
@@ -50,15 +33,11 @@ def to(field: str, *values: Any) -> tuple[Remedy, ...]:
     return tuple({field: value} for value in values)
 
 
-def each(field: str, first: tuple[Remedy, ...], *cases: Case) -> list[Rule]:
-    """Rules of one field that the same remedies settle, and then those of each case."""
-    return [Rule(field, broken, why, (*first, *others)) for broken, why, *others in cases]
-
-
-def only(plan: Any, field: str, words: Iterable[Any], why: str, *others: Remedy) -> Rule:
+def only(plan: Any, field: str, words: Iterable[Any], why: str, *others: Remedy) -> Iterator[Issue]:
     """That a field of a plan has one of these, which settle it."""
     words = tuple(words)
-    return Rule(field, attrgetter(field)(plan) not in words, why, (*to(field, *words), *others))
+    if attrgetter(field)(plan) not in words:
+        yield broken(field, why, *to(field, *words), *others)
 
 
 def said(

@@ -199,6 +199,10 @@ def log2(f: Formula) -> Formula:
     return _called("log2", math.log2(f.value), f)
 
 
+def sqrt(f: Formula) -> Formula:
+    return _called("sqrt", math.sqrt(f.value), f)
+
+
 def largest(*operands: Operand) -> Formula:
     of = [number(f) for f in operands]
     if len(of) > WRITTEN_OUT:

@@ -84,6 +84,16 @@ def log2(x: Read) -> Read:
     return formula.log2(x) if isinstance(x, Formula) else math.log2(x)
 
 
+def sqrt(x: Read) -> Read:
+    if isinstance(x, Formula):
+        return formula.sqrt(x)
+    if not dims.is_array(x):
+        return math.sqrt(x)
+    import numpy as np
+
+    return np.sqrt(x)
+
+
 def over(moved: Read, rate: Read) -> Read:
     """Seconds that bytes take at a rate: for ever where there is none."""
     if dims.is_array(rate):

@@ -22,7 +22,7 @@ from memcore.units import bytes_text, seconds_text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from memcore.search.search import Found, Point
+    from memcore.search.found import Found, Point
 
 # What the bias is of.
 SHARED = ("train.framework", "train.kernels", "train.attention", "train.adapter", "cluster.gpu")
@@ -153,12 +153,17 @@ def _taken(plan: Plan, by: Measured, off: float) -> tuple[float, tuple[float, fl
 
 
 def _shared(off: float) -> float:
-    """How many times the prediction other plans of the kind take. No step that we were held
-    against is farther off than `farthest`: what is beyond that is taken to be the machine's, and so
-    theirs."""
-    low, high = farthest()
+    """How many times the prediction other plans of the kind take."""
+    return shared(off, in_common(), farthest())
+
+
+def shared(off: float, share: float, far: tuple[float, float]) -> float:
+    """How many times the prediction something takes that has `share` in common (of logarithms) with
+    what was measured to be `off`. Nothing that we were held against is farther off than `far`: what
+    is beyond that is taken to be the machine's, and so all in common."""
+    low, high = far
     near = min(max(off, low), high)
-    factor: float = near ** in_common() * off / near
+    factor: float = near**share * off / near
     return factor
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from memcore.errors import refusal, shown
 from memcore.hardware.accelerator import Accelerator
 from memcore.models import catalog
-from memcore.plan.plan import Cluster, Plan, limits_of
+from memcore.plan.plan import Plan, limits_of
 from memcore.plan.repair import planned
+from memcore.plan.sections import Cluster
 from memcore.search import fronts
 from memcore.search.solve import ANY, Answer, Miss, Targets, last, serving_limit
 from memcore.serving.serve import servable, serve
@@ -60,7 +61,7 @@ class Choice:
 
     @property
     def gpus(self) -> int:
-        return self.replicas * self.plan.serving_tp * self.plan.serving_pp
+        return self.replicas * self.plan.serving_ranks
 
     @property
     def per_user(self) -> float:
@@ -68,7 +69,7 @@ class Choice:
 
     @property
     def per_gpu(self) -> float:
-        return self.users / self.each / (self.plan.serving_tp * self.plan.serving_pp)
+        return self.users / self.each / self.plan.serving_ranks
 
     def to_dict(self) -> dict[str, object]:
         """Its figures by name, and the fields that make the asked plan this choice."""
@@ -102,17 +103,17 @@ def table_of(
     plan's concurrency) within the targets; those that can on none are left out. The fewest GPUs
     come first, of as many the fastest. Raises PlanError where the model is not served."""
     refuse(plan, users)
-    users, weights = users or plan.serve.concurrency, _weights(plan)
+    users, weights = users or plan.serve.concurrency, least_bytes(plan)
     found = []
     for name in names or catalog.gpu_names():
         best: tuple[int, Server, int] | None = None
         for server in _servers(plan, name, weights):
-            if best and server.plan.serving_tp * server.plan.serving_pp >= best[0]:
+            if best and server.plan.serving_ranks >= best[0]:
                 break  # one replica has as many GPUs
             n = _most(server, users, targets)
             if not n:
                 continue
-            gpus = math.ceil(users / n) * server.plan.serving_tp * server.plan.serving_pp
+            gpus = math.ceil(users / n) * server.plan.serving_ranks
             if best is None or gpus < best[0]:
                 best = gpus, server, n
             if n >= users:
@@ -150,10 +151,9 @@ def choices(
     plan's): every number of ranks, and from the fewest replicas up to one for each user, doubled
     each time. Raises PlanError where the model is not served."""
     refuse(plan, users)
-    users, weights = users or plan.serve.concurrency, _weights(plan)
-    own = plan.cluster.gpu if isinstance(plan.cluster.gpu, str) else ""
+    users, weights = users or plan.serve.concurrency, least_bytes(plan)
     found = []
-    for name in names or dict.fromkeys(filter(None, (own, *catalog.priced_gpus()))):
+    for name in asked_gpus(plan, names):
         for server in _servers(plan, name, weights):
             n = _most(server, users, targets)
             while n:
@@ -166,7 +166,7 @@ def nearest(plan: Plan, targets: Targets, names: Iterable[str] = ()) -> tuple[Ch
     """Where nothing keeps to the targets: one user alone where that is least too slow, and how far
     that is; None where some choice keeps to them, or none has the memory."""
     refuse(plan)
-    weights = _weights(plan)
+    weights = least_bytes(plan)
     best: tuple[str, Server, Miss] | None = None
     for name in names or catalog.gpu_names():
         for server in _servers(plan, name, weights):
@@ -197,7 +197,13 @@ def refuse(plan: Plan, users: int = 0) -> None:
         raise refusal("users", f"{shown(users)} is not from 1 to {most:,}")
 
 
-def _weights(plan: Plan) -> float:
+def asked_gpus(plan: Plan, names: Iterable[str]) -> tuple[str, ...]:
+    """These presets, each once; without any the plan's own, and those that a price is known of."""
+    own = plan.cluster.gpu if isinstance(plan.cluster.gpu, str) else ""
+    return tuple(dict.fromkeys(names or filter(None, (own, *catalog.priced_gpus()))))
+
+
+def least_bytes(plan: Plan) -> float:
     """Bytes that all ranks of a replica have at least, together."""
     each = Server.of(plan).numbers.serve
     return float(each.weights_bytes - each.offloaded_bytes) * plan.serving_tp
@@ -233,8 +239,7 @@ def planned_on(
     changes |= {f"serve.{field}": word for field, word in (words or {}).items()}
     if name != plan.cluster.gpu:  # what is said of its own nodes is of no others
         changes |= NODES | {"cluster.gpu": name}
-    p = plan.parallel
-    if gpus % (p.tp * p.pp * p.cp) or p.ep > 1:
+    if gpus % plan.sharing or plan.parallel.ep > 1:
         changes |= {f"parallel.{axis}": 1 for axis in ("tp", "pp", "cp", "ep")}
     return planned(plan, changes)
 
@@ -258,7 +263,7 @@ def _choice(plan: Plan, name: str, server: Server, users: int, n: int) -> Choice
     each = math.ceil(users / replicas)
     now = of_running(server, each).serve
     price, source = price_of(plan, name)
-    hour = price * server.plan.serving_tp * server.plan.serving_pp if price else None
+    hour = price * server.plan.serving_ranks if price else None
     a_second = None if hour is None else hour / HOUR * MILLION
     return Choice(
         name, server.plan.serving_tp, replicas, each, now.ttft_seconds, now.tpot_seconds,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from memcore.errors import refusal, shown
-from memcore.search.search import Spread
+from memcore.search.found import Spread
 
 TIMEOUT = 10.0  # seconds until a scheduler has to answer
 FIELD = "scheduler"

@@ -8,9 +8,11 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, refusal
 from memcore.evaluate import evaluate
+from memcore.plan.benched import Benched
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, field_paths, get
 from memcore.report import Report
+from memcore.search.benched import BesideServer, beside
 from memcore.search.calibration import Calibrated, calibrated
 from memcore.search.waterfall import Change, waterfall
 
@@ -54,6 +56,12 @@ CALIBRATED = {  # beside a measured step
     "calibrated.interval.0": "seconds",
     "calibrated.interval.1": "seconds",
     "calibrated.calibrated_bytes": "bytes",
+    "calibrated.first.calibrated_seconds": "seconds",
+    "calibrated.first.interval.0": "seconds",
+    "calibrated.first.interval.1": "seconds",
+    "calibrated.token.calibrated_seconds": "seconds",
+    "calibrated.token.interval.0": "seconds",
+    "calibrated.token.interval.1": "seconds",
 }
 UNITS = FIGURES | CALIBRATED
 
@@ -114,9 +122,10 @@ class Comparison:
 
 
 def compare(
-    plans: Sequence[Plan], names: Sequence[str] = (), measured: Measured | None = None
+    plans: Sequence[Plan], names: Sequence[str] = (), measured: Measured | Benched | None = None
 ) -> Comparison:
-    """Two to six plans side by side, those that a `measured` step says something of beside it too.
+    """Two to six plans side by side, those that a `measured` step or server says something of
+    beside it too.
     Raises PlanError for fewer or more, and where it says nothing of any."""
     if not FEWEST <= len(plans) <= MOST:
         said = f"{FEWEST} to {MOST} plans can be compared, not {len(plans)}"
@@ -149,15 +158,18 @@ def _known(figures: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]
 
 
 def calibrated_of(
-    plans: Sequence[Plan], reports: Sequence[Report], by: Measured
+    plans: Sequence[Plan], reports: Sequence[Report], by: Measured | Benched
 ) -> dict[str, tuple[Any, ...]]:
-    """Figures beside a measured step, with each plan's value, or None where it says nothing of
-    one. Raises PlanError where that is all of them."""
-    told: list[Calibrated | None] = []
+    """Figures beside a measured step or server, with each plan's value, or None where it says
+    nothing of one. Raises PlanError where that is all of them."""
+    told: list[Calibrated | BesideServer | None] = []
     issues: list[Issue] = []
     for plan, report in zip(plans, reports, strict=True):
         try:
-            told.append(calibrated(plan, by, report))
+            if isinstance(by, Benched):
+                told.append(beside(plan, by, report.serve))
+            else:
+                told.append(calibrated(plan, by, report))
         except PlanError as e:
             issues, told = issues or list(e.issues), [*told, None]
     if not any(told):

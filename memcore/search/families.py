@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from memcore.frameworks import FRAMEWORKS
 from memcore.plan.plan import Plan
 from memcore.report import Overhead
@@ -140,8 +142,6 @@ class Operations:
 
     @functools.cached_property
     def amounts(self) -> Amounts:
-        import numpy as np
-
         names = self._differing[0]
         sizes: dict[str, Any] = {
             name: np.concatenate([of[name] for of in self._differing]) for name in names
@@ -167,8 +167,6 @@ class Operations:
 
     def waited(self, plan: Plan, step: Step, tape: Tape, again: str, speed: Speed) -> Any:
         """Seconds that ranks wait for what a tape sends, at least."""
-        import numpy as np
-
         found, beside = np.zeros(self._members), Beside(plan, step, ())
         for s, times in sent((), (tape,), (1,), (again,)):
             if beside_another(plan, s):
@@ -179,8 +177,6 @@ class Operations:
 
     def links(self, axis: str) -> list[tuple[Links, Any, Amounts]]:
         """What the ranks of an axis are connected by, which members' are, and their amounts."""
-        import numpy as np
-
         if axis not in self._links:
             found: dict[Links, list[int]] = {}
             for n, plan in enumerate(self.groups):
@@ -249,8 +245,6 @@ class Family:
     all families of a search, none of which was asked about yet."""
 
     def __init__(self, groups: Sequence[Group], timed: Timed | None = None):
-        import numpy as np
-
         self.groups = groups
         self.batches = np.concatenate([group.batches for group in groups])
         self.group_of = np.repeat(range(len(groups)), [len(group.batches) for group in groups])
@@ -269,14 +263,11 @@ class Family:
 
     def of_groups(self, number: Callable[[Plan], Any]) -> Any:
         """A number that the plans of a group share, of each member."""
-        import numpy as np
-
         return np.array([number(group.plan) for group in self.groups])[self.group_of]
 
     @functools.cached_property
     def differing(self) -> dict[str, Any]:
         """Sizes of each, by name."""
-        import numpy as np
 
         def sizes(plan: Plan) -> list[int]:
             ranks = [getattr(plan.parallel, axis) for axis in RANKS.values()]
@@ -294,8 +285,6 @@ class Family:
     @functools.cached_property
     def parts(self) -> tuple[_Part | None, _Part | None]:
         """Members with one micro-batch in a step; and all, as if gradients were kept."""
-        import numpy as np
-
         first, several = self.once.nonzero()[0], (~self.once).nonzero()[0]
         return (
             _Part(self, first) if len(first) else None,
@@ -310,8 +299,6 @@ class Family:
         """Bytes that the GPU has to spare, or somewhat more where none of the members fits, and
         whether it fits; of those members that are asked, with other words. If not `exact`, less may
         be told of what fits: what would fit if gradients were kept does so without."""
-        import numpy as np
-
         room = np.full(len(self), -1.0)
         fits = np.zeros(len(self), dtype=bool)
         first, every = self.parts
@@ -381,8 +368,6 @@ class _Part:
 
     def amounts(self, plan: Plan) -> Amounts:
         """Of all members with the words of this one: what is computed for others serves it too."""
-        import numpy as np
-
         framework = FRAMEWORKS[plan.train.framework]
         words = _words(plan) if framework.complete else ()
         if words not in self._amounts_of:
@@ -397,8 +382,6 @@ class _Part:
     def waiting(self, stages: Mapping[int, int]) -> Any:
         """Forwards that wait at a pipeline stage, of each; `stages`: which, by ranks of the
         pipeline."""
-        import numpy as np
-
         key = tuple(stages.items())
         if key not in self._waiting:
             known: dict[Any, Any] = {}
@@ -470,8 +453,6 @@ class _Part:
 
     def room(self, words: Changes, asked: Any) -> tuple[Any, Any]:
         """As a family's."""
-        import numpy as np
-
         plan = changed(self.plan, words)
         among = self.swept(plan), self.stages(plan), self.amounts(plan)
         if not by_rules(plan):
@@ -499,8 +480,6 @@ class _Part:
         """As a family's: the arithmetic of one pipeline stage for all its micro-batches, with what
         its ranks send each other, that of the others for one, and what is offloaded from it, where
         nothing hides that."""
-        import numpy as np
-
         plan, sizes = changed(self.plan, words), self.differing
         once, stages = self.arithmetic(plan)
         batches, tokens = sizes["ACCUMULATION"], sizes["B"] * sizes["DP"] * plan.train.seq_len

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from memcore.errors import did_you_mean, refusal
 from memcore.frameworks import FRAMEWORKS
 from memcore.plan.plan import Plan, get
@@ -70,8 +72,6 @@ def formulas(plan: Plan, over: Mapping[str, Sequence[int]]) -> tuple[Formula, ..
     Raises PlanError for another field, for values that no plan has, and where training is not
     planned.
     """
-    import numpy as np
-
     _refuse(plan, over)
     arrays, allowed = broadcast(plan, over)
     if not np.any(allowed):
@@ -133,8 +133,6 @@ def _leading(every: list[_Told]) -> list[_Told]:
 def _found(
     plan: Plan, over: Mapping[str, Sequence[int]], arrays: Mapping[str, Any], allowed: Any
 ) -> list[Formula]:
-    import numpy as np
-
     algebra = Algebra()
     every = _leading(_told(plan, algebra, arrays))
     program = Program(algebra, [a.ravel() for a in arrays.values()], [t.bytes for t in every])

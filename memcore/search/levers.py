@@ -22,8 +22,8 @@ from pydantic import BaseModel
 from memcore.kept import seldom_collected
 from memcore.plan.field import FROZEN, MACHINES, OTHER, ROUNDED, SAME, EachWord, Switch
 from memcore.plan.plan import SECTIONS, Plan, change_texts, facts, field_paths, get, words_of
+from memcore.plan.remedies import SHARDED, WHOLE
 from memcore.plan.repair import planned, settled
-from memcore.plan.rules import SHARDED, WHOLE
 from memcore.report import Memory, fields_but
 from memcore.timing.certainty import apart, ranked
 from memcore.training.training import Pool, Training
@@ -629,8 +629,7 @@ class _Counts(Sequence[Changes]):
 def whole_nodes(plan: Plan) -> Sequence[int]:
     """Numbers of GPUs above a plan's that can be booked for it, the fewest first: an even part of a
     node, and whole nodes."""
-    here, each, p = plan.cluster.gpus, plan.gpus_per_node, plan.parallel
-    ranks = p.tp * p.pp * p.cp
+    here, each, ranks = plan.cluster.gpus, plan.gpus_per_node, plan.sharing
     step = math.lcm(each, ranks)
     nodes = range((here // step + 1) * step, MORE * -(-here // each) * each + 1, step)
     parts = [n for n in range(here + 1, each) if each % n == 0 and n % ranks == 0]

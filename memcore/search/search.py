@@ -20,10 +20,12 @@ import operator
 import time
 import timeit
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.kept import kept, seldom_collected
@@ -34,8 +36,28 @@ from memcore.plan.rules import broken_rules, readers_of
 from memcore.quantity.reading import Values
 from memcore.search.choices import price_of
 from memcore.search.families import Batch, Family, Timed, alike, sized, uniform
+from memcore.search.found import (
+    BEATEN,
+    BY,
+    ENERGY,
+    FITS,
+    HEADROOM,
+    HOST,
+    LISTED,
+    MEMORY,
+    MONEY,
+    RULES,
+    SLOWER,
+    TIME,
+    ZERO,
+    Found,
+    Point,
+    Progress,
+    Spread,
+    of_room,
+)
 from memcore.search.fronts import front
-from memcore.search.levers import DIGITS, differences
+from memcore.search.levers import differences
 from memcore.search.space import (
     KEEPS,
     OVERLAP,
@@ -46,35 +68,20 @@ from memcore.search.space import (
     allowed,
     changed,
 )
-from memcore.search.waterfall import Change, waterfall
-from memcore.timing.certainty import Apart, apart, ranked
+from memcore.search.waterfall import waterfall
+from memcore.timing.certainty import apart, ranked
 from memcore.training.memory import peak_bytes
 from memcore.training.overheads import allocator_slack
 from memcore.training.run import run_of
 from memcore.training.training import Pool, Training, not_planned
 from memcore.words.training import CHECKPOINTING
 
-ZERO = "train.zero"
-TIME, COST, ENERGY, HEADROOM = "time", "cost", "energy", "headroom"
-BY = (TIME, COST, ENERGY, HEADROOM)
-LISTED = 10  # of the best
-FITS = "fits"
-MEMORY, HOST, RULES, SLOWER, BEATEN, MONEY = (
-    "memory",
-    "host memory",
-    "no such combination",
-    "fits with less recomputation and offload",
-    "slower than the best, whether it fits or not",
-    "money",
-)
 # Plans whose memory and time take as long as the start and the answer do, as finding the best
 # kernels for one of the words that decide them, as a kind of layout under one framework, and as a
 # group: so that of 18 searches (0.5 to 27 s; 5 to 34,096 groups; dense, mixtures and hybrids) the
 # seconds that are said are about half to twice those that each takes.
 STARTED, FOR_KERNELS, FOR_KIND, FOR_GROUP = 200, 350, 4, 0.4
 OFFLOADS = ("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,89 +110,6 @@ class Judged:
     excluded: Mapping[str, int]
     told: tuple[tuple[str, bytes, bytes], ...]
     fitting: tuple[tuple[int, tuple[Offload, str, Batch, int, float]], ...]
-
-
-# Who has chunks judged, given what judges one: Chunks here, of servers theirs.
-Spread = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One plan of a search.
-
-    rank         1 is the best; plans that cannot be told apart have the same
-    changes      fields that differ from the plan that was asked about
-    trains       what becomes of the training, a word of space.KEEPS
-    same_batch   whether a step has as many tokens as before
-    figures      as the Report has them: see `_figures`
-    also         other ZeRO stages with which every figure is the same, as where one rank alone has
-                 the states; none of these is a point of its own
-    """
-
-    plan: Plan
-    rank: int
-    changes: Mapping[str, Any]
-    trains: str
-    same_batch: bool
-    figures: Mapping[str, Any]
-    also: tuple[int, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "rank": self.rank,
-            "plan": self.plan.document(),
-            "changes": dict(self.changes),
-            "trains": self.trains,
-            "same_batch": self.same_batch,
-            "figures": dict(self.figures),
-            "also": {ZERO: list(self.also)} if self.also else {},
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a search found.
-
-    evaluated  combinations that were judged; fits: of them, those that fit and may be the best
-    excluded   how many of the others each reason excluded
-    best       the best first
-    pareto     of GPUs, time and cost, those that nothing beats in all: the fewest GPUs first
-    nowhere    GPUs on which nothing fits, and what excluded most of it
-    nearest    where nothing keeps to the targets, what is least too slow, and by how much in words
-    apart      by how much plans like the best must differ to be told apart; None of headroom
-    why        what the best plan changed, one by one, with what each moved
-    stopped    whether it was stopped before all was judged
-    left       combinations that were not judged then; None where it was not yet known how many
-               there are
-    """
-
-    evaluated: int
-    fits: int
-    excluded: Mapping[str, int]
-    best: tuple[Point, ...]
-    pareto: tuple[Point, ...]
-    why: tuple[Change, ...]
-    stopped: bool
-    apart: Apart | None = None
-    nowhere: Mapping[str, str] = field(default_factory=dict)
-    nearest: tuple[Point, str] | None = None
-    left: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The answer as plain JSON types."""
-        return {
-            "evaluated": self.evaluated,
-            "fits": self.fits,
-            "excluded": dict(self.excluded),
-            "best": [point.to_dict() for point in self.best],
-            "pareto": [point.to_dict() for point in self.pareto],
-            "why": [change.to_dict() for change in self.why],
-            "stopped": self.stopped,
-            **({"left": self.left} if self.stopped else {}),
-            "apart": asdict(self.apart) if self.apart else None,
-            "nowhere": dict(self.nowhere),
-            "nearest": self.nearest and {**self.nearest[0].to_dict(), "misses": self.nearest[1]},
-        }
 
 
 def search(
@@ -536,8 +460,6 @@ class _Search:
 
     def _families(self, groups: Sequence[Group]) -> list[tuple[Any, Family]]:
         """Families with the indices of their groups: those first that may take the least."""
-        import numpy as np
-
         of: dict[Any, list[int]] = {}
         known: dict[Any, int] = {}
         for n, group in enumerate(groups):
@@ -554,8 +476,6 @@ class _Search:
     def _judge(self, family: Family, index: Any) -> None:
         """The same of one family, whose groups have these indices: all of it or, where that is
         stopped, nothing."""
-        import numpy as np
-
         lattice, every, group_of = self.lattice(family.plan), len(family), family.group_of
         at = index[group_of]
         limits = np.array([self.limit(group.plan) for group in family.groups])[group_of]
@@ -611,8 +531,6 @@ class _Search:
 
     def _least(self, family: Family, where: Offload, again: str) -> Any:
         """Seconds that a token of each member takes at least; 0 where time does not matter."""
-        import numpy as np
-
         if self.by == HEADROOM:
             return np.zeros(len(family))
         return FLOOR * family.least_seconds(_words(where, again))
@@ -620,8 +538,6 @@ class _Search:
     def counts(self) -> Counter[str]:
         """How many combinations fit, and how many others each reason excludes: before all others
         that they are slower than what they have to beat, so that no order of judging matters."""
-        import numpy as np
-
         found = self.excluded.copy()
         limits = np.array([self.limit(group.plan) for group in self.asked])
         for why, at, least in self.told:
@@ -645,8 +561,6 @@ class _Search:
     ) -> None:
         """The same of many groups, chunk by chunk, wherever `spread` has them judged: but for the
         first family, which says what the others have to beat."""
-        import numpy as np
-
         (first, family), *others = self._families(groups)
         self.asked += groups
         self._judge(family, first)
@@ -878,11 +792,6 @@ def _figures(cell: _Cell, plan: Plan, start: Plan) -> dict[str, Any]:
         "energy_joules": run.energy_joules,
         **({} if cost is None else {"cost": cost, "price_per_gpu_hour": _price(plan, start)}),
     }
-
-
-def of_room(one: Plan, other: Plan) -> Apart:
-    """Of memory: what is unsure of it, the runtime's own, is the same in all plans of a search."""
-    return Apart(1 + 10**-DIGITS, "", 0)
 
 
 def _front(cells: Sequence[_Cell], start: Plan) -> list[_Cell]:

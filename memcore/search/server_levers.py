@@ -15,10 +15,17 @@ from memcore.plan.field import ROUNDED, SAME
 from memcore.plan.plan import Plan, change_texts
 from memcore.plan.repair import planned
 from memcore.report import fields_but
-from memcore.search.choices import RANKS
+from memcore.search.choices import RANKS, joined
 from memcore.search.levers import differences
-from memcore.search.servers import engines_of, gpus_each, narrower, narrower_caches
-from memcore.search.solve import FELT, LIMITS, Targets, largest_concurrency, serving_limit
+from memcore.search.servers import engines_of, narrower, narrower_caches
+from memcore.search.solve import (
+    LATE,
+    LIMITS,
+    Targets,
+    gpus_each,
+    largest_concurrency,
+    serving_limit,
+)
 from memcore.serving.serve import servable
 from memcore.serving.server import Server
 from memcore.timing.certainty import apart_serving, ranked
@@ -126,7 +133,7 @@ def _helps(lever: ServerLever, now: ServerLever) -> bool:
     takes less of the GPUs or leaves more room."""
     if bool(lever.limit) != bool(now.limit):
         return not lever.limit
-    if now.limit in FELT:
+    if now.limit in LATE:
         before, after = ((x.each, x.first)[now.limit == "ttft"] for x in (now, lever))
         return before is not None and after is not None and after < (1 - NOTICED) * before
     roomier = lever.sequences > (1 + NOTICED) * now.sequences
@@ -178,7 +185,7 @@ def _tries(plan: Plan, fewer: bool) -> Iterable[tuple[str, dict[str, Any]]]:
     """Changes, in the order in which people try them, with what they leave of the answers. `fewer`:
     fewer sequences at once too, which a plan that serves all need not be asked for."""
     s, gpus = plan.serve, plan.cluster.gpus
-    most = max(plan.gpus_per_domain, plan.gpus_per_node)
+    most = joined(plan)
     for tp in RANKS:
         if tp * plan.serving_pp <= most and tp != plan.serving_tp:
             more = {"cluster.gpus": tp * plan.serving_pp} if tp * plan.serving_pp > gpus else {}

@@ -16,10 +16,16 @@ from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.hardware.accelerator import Accelerator
 from memcore.models import catalog
 from memcore.plan.plan import Plan
-from memcore.search.choices import RANKS, planned_on, price_of, refuse
-from memcore.search.fronts import Figured, front
-from memcore.search.levers import differences
-from memcore.search.search import (
+from memcore.search.choices import (
+    RANKS,
+    asked_gpus,
+    joined,
+    least_bytes,
+    planned_on,
+    price_of,
+    refuse,
+)
+from memcore.search.found import (
     BY,
     COST,
     ENERGY,
@@ -35,14 +41,15 @@ from memcore.search.search import (
     Spread,
     of_room,
 )
-from memcore.search.solve import Miss, Targets
+from memcore.search.fronts import Figured, front
+from memcore.search.levers import differences
+from memcore.search.solve import Miss, Targets, gpus_each
 from memcore.search.space import KEEPS, ROUNDING, TRAINING
 from memcore.serving.server import Server
 from memcore.serving.stored import bits
 from memcore.timing.certainty import Told, apart_serving, ranked
 from memcore.units import HOUR, MILLION
 from memcore.words.engines import AUTO, ENGINES
-from memcore.words.serving import PREFILLS
 from memcore.words.stored import KV_DTYPES, WEIGHT_DTYPES
 
 STEP, FIRST, EACH, MORE = "sequences of a step", "first token", "time per token", "more GPUs"
@@ -87,7 +94,7 @@ def search_servers(
     """
     run = _Run(plan, users or plan.serve.concurrency, targets or Targets.of(plan), gpus_at_most,
                by, cost_at_most)  # fmt: skip
-    names = _names(plan, gpus)
+    names = asked_gpus(plan, gpus)
     _refuse(plan, users, names, engines, keep, by)
     stopped = False
     try:
@@ -112,15 +119,10 @@ def seconds_of_servers(
     keep: str = TRAINING,
 ) -> float:
     """About how long a search takes on a common machine, before it starts."""
-    names = _names(plan, gpus)
+    names = asked_gpus(plan, gpus)
     _refuse(plan, users, names, engines, keep, COST)
     ways = len(list(_kinds(plan, names, engines, keep))) * len(RANKS) / 2
     return ways * len(_replicas(users or plan.serve.concurrency)) * WAY_SECONDS
-
-
-def _names(plan: Plan, gpus: Sequence[str]) -> tuple[str, ...]:
-    own = plan.cluster.gpu if isinstance(plan.cluster.gpu, str) else ""
-    return tuple(dict.fromkeys(gpus or filter(None, (own, *catalog.priced_gpus()))))
 
 
 def _refuse(
@@ -159,12 +161,6 @@ def _engines(plan: Plan, gpu: str, engines: Sequence[str]) -> Sequence[str]:
     if plan.serve.engine != AUTO:
         return [plan.engine]
     return engines_of(catalog.accelerator(gpu)) or [plan.engine]
-
-
-def gpus_each(plan: Plan, tp: int) -> int:
-    """GPUs of a replica on so many tensor-parallel ranks, with those that read its prompts
-    elsewhere."""
-    return tp * plan.serving_pp * (2 if PREFILLS[plan.serve.prefill].elsewhere else 1)
 
 
 def engines_of(gpu: Accelerator) -> list[str]:
@@ -241,7 +237,7 @@ class _Run:
         room = catalog.accelerator(name).usable_bytes
         for tp in RANKS:
             one = planned_on(self.start, name, tp, gpus_each(self.start, tp), self.users, words)
-            if one is not None and tp > max(one.gpus_per_domain, one.gpus_per_node):
+            if one is not None and tp > joined(one):
                 return
             self.judged += len(counts)
             why = RULES if one is None else MEMORY
@@ -260,9 +256,7 @@ class _Run:
         """Bytes that all ranks of a replica have at least, together."""
         key = tuple(words.values())
         if key not in self._weights:
-            x = Server.of(one).numbers.serve
-            each = float(x.weights_bytes - x.offloaded_bytes)
-            self._weights[key] = each * one.serving_tp
+            self._weights[key] = least_bytes(one)
         return self._weights[key]
 
     def _why_not(self, name: str, words: Words, tp: int, replicas: int) -> str:

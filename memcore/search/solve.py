@@ -40,19 +40,19 @@ LIMITS = {  # what forbids more, in words
 }
 
 
-FELT = {"ttft": "the first token comes after", "tpot": "a token comes every"}
+LATE = {"ttft": "the first token comes after", "tpot": "a token comes every"}
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
     """How far a figure is from its target.
 
-    felt     what comes so late, in words
+    what     comes so late, in words
     seconds  as planned; between: where eight in ten measured ones lie
     target   seconds at most
     """
 
-    felt: str
+    what: str
     seconds: float
     between: tuple[float, float]
     target: float
@@ -71,14 +71,15 @@ class Miss:
         low, high, most = map(seconds_text, (*self.between, self.target))
         verdict = "it may hold" if self.may_hold else "too slow"
         return (
-            f"{self.felt} {seconds_text(self.seconds)} (eight in ten that were measured: {low} to "
+            f"{self.what} {seconds_text(self.seconds)} (eight in ten that were measured: {low} to "
             f"{high}), and at most {most} is asked: {verdict}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a request may feel at most, in seconds; None: anything."""
+    """The longest that a request may wait for its first token, and on average for each of the next,
+    in seconds; None: any time."""
 
     ttft: float | None = None
     tpot: float | None = None
@@ -97,7 +98,7 @@ class Targets:
     def miss(self, s: Any) -> Miss | None:
         """The target that a server's figures are farthest from; None where they keep to all."""
         found = [
-            Miss(FELT[word], seconds, between, target)
+            Miss(LATE[word], seconds, between, target)
             for word, target, seconds, between in (
                 ("ttft", self.ttft, s.ttft_seconds, s.ttft_range),
                 ("tpot", self.tpot, s.tpot_seconds, s.tpot_range),
@@ -241,7 +242,7 @@ def fewest_gpus(plan: Plan, rate: float, targets: Targets = ANY) -> Answer:
     missed = "memory"
     most = plan.gpus_per_domain
     for tp in [n for n in _divisors(plan.architecture.heads) if n <= most]:
-        one = _replica(plan, tp)
+        one = _spread(plan, gpus_each(plan, tp), tp, plan.serve.concurrency)
         if one is None:
             continue
         server = Server.of(one)
@@ -274,17 +275,13 @@ class _Load:
     def apart(self) -> bool:
         return PREFILLS[self.server.plan.serve.prefill].elsewhere
 
-    @property
-    def ranks(self) -> int:
-        return self.server.plan.serving_tp * self.server.plan.serving_pp
-
     def first(self, running: int) -> float:
         return float(of_running(self.server, running).serve.ttft_seconds)
 
     def gpus(self, replicas: int) -> int:
         """Those that read prompts besides, where they are others."""
         reading = math.ceil(self.rate * self.first(1)) if self.apart else 0
-        return (replicas + reading) * self.ranks
+        return (replicas + reading) * self.server.plan.serving_ranks
 
     def each(self, running: int, share: float) -> float:
         """Seconds per token, where prompts take a share of the time."""
@@ -328,11 +325,10 @@ def _divisors(n: int) -> list[int]:
     return [1 << k for k in range(n.bit_length()) if n % (1 << k) == 0]
 
 
-def _replica(plan: Plan, tp: int) -> Plan | None:
-    """One replica of the plan on so many tensor-parallel ranks, with one to read its prompts."""
-    each = tp * plan.serving_pp
-    apart = PREFILLS[plan.serve.prefill].elsewhere
-    return _spread(plan, 2 * each if apart else each, tp, plan.serve.concurrency)
+def gpus_each(plan: Plan, tp: int) -> int:
+    """GPUs of a replica on so many tensor-parallel ranks, with those that read its prompts
+    elsewhere."""
+    return tp * plan.serving_pp * (2 if PREFILLS[plan.serve.prefill].elsewhere else 1)
 
 
 def _spread(plan: Plan, gpus: int, tp: int, concurrency: int) -> Plan | None:
@@ -340,8 +336,7 @@ def _spread(plan: Plan, gpus: int, tp: int, concurrency: int) -> Plan | None:
     document = plan.document()
     document["cluster"]["gpus"] = gpus
     document["serve"] |= {"tp": tp, "pp": plan.serving_pp, "concurrency": concurrency}
-    p = plan.parallel
-    if gpus % (p.tp * p.pp * p.cp):  # training that cannot be on so many GPUs gives way
+    if gpus % plan.sharing:  # training that cannot be on so many GPUs gives way
         document["parallel"] |= {"tp": tp, "pp": plan.serving_pp, "cp": 1}
     try:
         return Plan.of(document)
@@ -349,4 +344,4 @@ def _spread(plan: Plan, gpus: int, tp: int, concurrency: int) -> Plan | None:
         found, _ = repair(document, error=e)
     asked = found.document()
     same = all(asked[part] == document[part] for part in ("model", "cluster", "serve"))
-    return found if same and found.parallel.ep == p.ep else None
+    return found if same and found.parallel.ep == plan.parallel.ep else None

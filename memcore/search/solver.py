@@ -288,9 +288,9 @@ def bookable(plan: Plan, most: int | None = None) -> Sequence[int]:
     """Numbers of GPUs that can be booked for a plan, up to `most` (None: as many as a plan says),
     the fewest first: an even part of a node, and whole nodes; those that its ranks can share, and
     the engines beside them."""
-    each, p = plan.gpus_per_node, plan.parallel
+    each = plan.gpus_per_node
     engine = 1 if plan.together.kind == "none" else plan.engine_tp * plan.engine_pp
-    ranks = math.lcm(p.tp * p.pp * p.cp, engine)
+    ranks = math.lcm(plan.sharing, engine)
     most = most or int(limits_of("cluster.gpus")[1])
     parts = [n for n in range(1, each) if each % n == 0 and n % ranks == 0]
     step = math.lcm(each, ranks)
@@ -393,13 +393,7 @@ def _edge(
         """Of the candidates counted from the end that fits most easily."""
         return fits(values[k if backwards else n - 1 - k])
 
-    low, high = -1, 0
-    while high < n and ok(high):
-        low, high = high, 2 * high + 1
-    high = min(high, n)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if ok(middle) else (low, middle)
+    low = last(n, lambda count: ok(count - 1)) - 1
     near = [k for k in range(low + 1, min(n, low + 1 + NEAR)) if ok(k)]
     low = max(near, default=low)
     if low < 0:

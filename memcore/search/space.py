@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memcore.models.model import Model
-from memcore.plan.plan import Plan, limits_of, words_of
+from memcore.plan.plan import Plan, by_section, limits_of, words_of
 from memcore.plan.repair import planned
 from memcore.plan.rules import broken_rules
 from memcore.search.levers import ADAMS, adapter_changes
@@ -204,11 +204,7 @@ def _variants(model: Model, tp: int, pp: int, cp: int, ep: int) -> Iterator[Chan
 def changed(plan: Plan, changes: Mapping[str, Any]) -> Plan:
     """A plan with other words and numbers of `train` and `parallel`, of which each is one that its
     field takes; whether they go together is not asked. For who asks `allowed` of many."""
-    sections: dict[str, dict[str, Any]] = {}
-    for path, value in changes.items():
-        section, _, field = path.partition(".")
-        sections.setdefault(section, {})[field] = value
-    parts = {s: getattr(plan, s).model_copy(update=of) for s, of in sections.items()}
+    parts = {s: getattr(plan, s).model_copy(update=of) for s, of in by_section(changes).items()}
     return plan.model_copy(update=parts)
 
 

@@ -16,24 +16,26 @@ from dataclasses import fields
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.evaluate import evaluate
 from memcore.frameworks import FRAMEWORKS
 from memcore.plan.plan import Plan, field_paths, limits_of, meant, put
 from memcore.plan.repair import planned
-from memcore.plan.rules import SIZE_RULES
+from memcore.plan.sizes import SIZE_RULES
 from memcore.quantity.reading import QUANTITIES, Values
 from memcore.tape.algebra import Algebra, UnsaidError
 from memcore.tape.dims import Number, minimum
 from memcore.tape.ledger import Amounts
 from memcore.tape.program import Program
 from memcore.training.memory import swept_memory
+from memcore.training.saved import Saved
 from memcore.training.steps import complete, steps_of
 from memcore.training.time import SweptTime, swept_time
 from memcore.training.training import Pool, not_planned
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
 PEAK = "memory.allocated_bytes"
@@ -140,8 +142,6 @@ def _every_cell(
     progress: Progress | None = None,
 ) -> tuple[dict[str, np.ndarray], set[str]]:
     """The numbers, each as an array, and those of them that there are."""
-    import numpy as np
-
     cells = {number: np.full(tuple(map(len, axes.values())), np.nan) for number in numbers}
     known = {n for n in numbers if n in MEMORY or (_broadcasts(n) and not _of_link(n))}
     readings = list(_readings(plan, axes, numbers))
@@ -231,7 +231,6 @@ def _refuse_unknown(axes: Mapping[str, Sequence[Any]]) -> None:
 
 def _columns(axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
     """Each axis as a column of the table, in the order of `itertools.product`."""
-    import numpy as np
     import pandas as pd
 
     before, rows = 1, math.prod(map(len, axes.values()))
@@ -338,8 +337,6 @@ def _cells(
     plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str], pool: Pool
 ) -> Found:
     """One structure, its numeric axes broadcast: each number, shaped like the axes."""
-    import numpy as np
-
     if not_planned(plan):
         return dict.fromkeys(numbers, np.nan)
     if not axes:
@@ -357,8 +354,6 @@ def _cells(
 def _replicated(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Found:
     """Where one rank has no other to reduce gradients with, not only a size changes: cells of one
     replica apart from those of several."""
-    import numpy as np
-
     values, along = axes[RANKS], list(axes).index(RANKS)
     one = plan.cluster.gpus // plan.dp  # GPUs of a replica
     found: Found = {n: np.full(tuple(map(len, axes.values())), np.nan) for n in numbers}
@@ -379,8 +374,6 @@ def _replicated(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence
 def broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any], Any]:
     """Axes as arrays that broadcast to the table, and at which of its cells there is a plan; a
     value that no plan has is 1."""
-    import numpy as np
-
     sizes: dict[str, Number] = plan.sizes()
     arrays = {}
     allowed: Any = True
@@ -400,8 +393,6 @@ def broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]]) -> tuple[dict[str, 
 
 
 def _broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Found:
-    import numpy as np
-
     arrays, allowed = broadcast(plan, axes)
     found = None
     if math.prod(map(len, axes.values())) >= MANY:
@@ -429,8 +420,6 @@ def _read(
     amounts: Amounts | None = None,
 ) -> Found:
     """Numbers of a plan some of whose fields are arrays, or terms of an algebra."""
-    import numpy as np
-
     amounts, steps = amounts or varied(plan, varying), steps_of(plan)
     swept: Any = plan
     if varying:
@@ -441,6 +430,8 @@ def _read(
         given["memory"] = swept_memory(swept, steps, amounts)
     if not MEMORY.issuperset(numbers):
         given["time"] = swept_time(plan, steps, amounts)
+    if any(n.startswith("run.") for n in numbers):
+        given["saved"] = Saved.of(plan)
     x = Values(plan=swept, hardware=plan.accelerator, **given)
     found: dict[str, Any] = {}
     for number in numbers:
@@ -463,8 +454,6 @@ MANY = 1 << 13  # cells from which on it is quicker to collapse the formulas fir
 def _collapsed(plan: Plan, arrays: Mapping[str, Any], numbers: Sequence[str]) -> Found:
     """The same of many cells: the formulas are read with terms, those that share their factors
     become one, and what is left is computed for a block of cells at a time. Raises UnsaidError."""
-    import numpy as np
-
     algebra = Algebra()
     terms = axes_of(algebra, arrays)
     told = _read(plan, terms, numbers)

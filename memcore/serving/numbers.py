@@ -12,7 +12,7 @@ from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.reading import Read, Terms
 from memcore.quantity.shapes import elements, row, shape, sum_of, width
 from memcore.report import LedgerRow
-from memcore.serving import allocator, stored
+from memcore.serving import allocator, stored, time
 from memcore.serving.cache import (
     CROSS_CACHE,
     ENTRIES,
@@ -28,49 +28,6 @@ from memcore.serving.cache import (
 )
 from memcore.serving.room import activation_bytes, widened
 from memcore.serving.server import AlikeLayers, Server, one_forward
-from memcore.serving.time import (
-    ATTENTION,
-    ATTENTION_OF,
-    CPU,
-    DRAFT,
-    EXCHANGE,
-    HEAD,
-    HOST,
-    INDEX,
-    INDEX_OF,
-    LAUNCH,
-    LAYERS,
-    LINK,
-    OF_CACHE,
-    SCAN,
-    SCORE_BYTES,
-    SCORES,
-    SPLIT_ROWS,
-    STATE_READ,
-    STEPS,
-    TOWER,
-    UNPACK,
-    Part,
-    Rates,
-    attention_share,
-    exchange,
-    grouped,
-    halved,
-    idle,
-    moves_rows,
-    of_cpu,
-    of_host,
-    of_memory,
-    of_scheduler,
-    product_share,
-    rates_of,
-    read_share,
-    reduction,
-    seconds,
-    seen_share,
-    traffic,
-    transfer_rate,
-)
 from memcore.serving.towers import fullest, of_prompt
 from memcore.tape.ledger import INFERENCE, Amounts, window
 from memcore.tape.tape import Tape
@@ -91,7 +48,7 @@ from memcore.words.serving import PREFILLS
 if TYPE_CHECKING:
     from memcore.explain.book import Book
 
-STORED = "the type of what is stored, its share of scales included (policies.STORED_BITS)"
+STORED = "the type of what is stored, its share of scales included (words.stored.STORED_BITS)"
 
 
 def _server(book: Book) -> Server:
@@ -201,11 +158,11 @@ def _alive(book: Book, tapes: Sequence[Tape]) -> tuple[LedgerRow, ...]:
     return listed([(r, 1, amounts.bytes(r.shape, r.dtype)) for r in rows], amounts)
 
 
-def _parts(book: Book, which: str) -> list[Part]:
+def _parts(book: Book, which: str) -> list[time.Part]:
     server = _server(book)
     if not server.numbers.serve.running:
         raise LookupError("nothing fits, so there are no speeds")
-    found: list[Part] = getattr(server.numbers.serve, which)
+    found: list[time.Part] = getattr(server.numbers.serve, which)
     return found
 
 
@@ -215,23 +172,23 @@ def _parts(book: Book, which: str) -> list[Part]:
 def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explanation:
     part, base = _parts(book, which)[int(i)], f"serve.{which}.{i}"
     o = part.time
-    if part.kind not in (LAYERS, HEAD, ATTENTION, INDEX, SCAN, TOWER):
+    if part.kind not in (time.LAYERS, time.HEAD, time.ATTENTION, time.INDEX, time.SCAN, time.TOWER):
         if field != "seconds":
             raise LookupError
         return about(o.name, "seconds", _rest(book, part, which), "In one step.")
-    attends, reads = part.kind in OF_CACHE, {ATTENTION: _read, INDEX: _scores_read}
+    attends, reads = part.kind in time.OF_CACHE, {time.ATTENTION: _read, time.INDEX: _scores_read}
     if field == "flops":
-        work = {ATTENTION: _attended, INDEX: _scored}.get(part.kind, _work)(book, part)
+        work = {time.ATTENTION: _attended, time.INDEX: _scored}.get(part.kind, _work)(book, part)
         return about(f"FLOPs of {o.name}", "FLOP", work, "In one step, on one GPU.", [DECLARED])
     if field == "hbm_bytes":
         moved = reads.get(part.kind, _touched)(book, part)
-        if part.kind == SCAN:
+        if part.kind == time.SCAN:
             moved = moved + _states_moved(book, part)
         return about(f"HBM traffic of {o.name}", "bytes", moved, "In one step.", [TOUCHED])
-    rates = rates_of(_server(book))
+    rates = time.rates_of(_server(book))
     if field == "compute_seconds":
         formula = book.at(f"{base}.flops", "FLOPs") / _rate(book, rates, part)
-        if o.compute_seconds and not attends and part.batch * part.tokens >= SPLIT_ROWS:
+        if o.compute_seconds and not attends and part.batch * part.tokens >= time.SPLIT_ROWS:
             formula = formula / known("share of the GPU that is filled", _filled(book, part),
                                       source=TILES)  # fmt: skip
         return about(f"Arithmetic of {o.name}", "seconds", formula, "If only compute limited it.")
@@ -243,16 +200,16 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
         else:
             assert part.execution
             if part.execution.work.flops:
-                share = rates.widened(part.bits, grouped(part.execution))
+                share = rates.widened(part.bits, time.grouped(part.execution))
                 weights = _weights_read(book, part)
                 if share is not ONE:
                     weights = weights / constant(share)
                 formula = (weights + _others(book, part)) / read
             else:
                 every = _weights_read(book, part) + _others(book, part)
-                slow = moves_rows(part.execution) and kernels.rows is not ONE
+                slow = time.moves_rows(part.execution) and kernels.rows is not ONE
                 formula = every / (read * constant(kernels.rows) if slow else read)
-            if part.kind == SCAN:
+            if part.kind == time.SCAN:
                 formula = formula + _states_moved(book, part) / read
         return about(f"HBM traffic of {o.name}", "seconds", formula, "If only HBM limited it.")
     if field in PLACE:
@@ -261,63 +218,63 @@ def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explan
     return about(o.name, "seconds", longer, "In one step.", [ROOFLINE])
 
 
-def _rate(book: Book, rates: Rates, part: Part) -> Formula:
+def _rate(book: Book, rates: time.Rates, part: time.Part) -> Formula:
     """FLOP/s of an operation's arithmetic."""
     if _attends(part):
-        share, dtype = attention_share(rates.kernels, rates.gpu), rates.compute
+        share, dtype = time.attention_share(rates.kernels, rates.gpu), rates.compute
     else:
-        indexes = part.kind == INDEX
+        indexes = part.kind == time.INDEX
         dtype = _server(book).index_dtype if indexes else rates.dtype(part.bits)
-        share = product_share(rates.kernels, rates.gpu, dtype)
-    if part.kind != INDEX and halved(rates.kernels, rates.gpu, dtype):
+        share = time.product_share(rates.kernels, rates.gpu, dtype)
+    if part.kind != time.INDEX and time.halved(rates.kernels, rates.gpu, dtype):
         whole = book.at("hardware.peak_flops.int8")
         return whole / known("of int8", 2, source=HALVES_SOURCE) * constant(share)
     return book.at(f"hardware.peak_flops.{dtype}") * constant(share)
 
 
-def _attends(part: Part) -> bool:
-    return part.kind == ATTENTION or bool(part.execution and part.execution.work.attention)
+def _attends(part: time.Part) -> bool:
+    return part.kind == time.ATTENTION or bool(part.execution and part.execution.work.attention)
 
 
-def _amounts(book: Book, part: Part) -> Amounts:
-    if part.kind == TOWER:
+def _amounts(book: Book, part: time.Part) -> Amounts:
+    if part.kind == time.TOWER:
         return of_prompt(_server(book))
     return _server(book).amounts(part.batch, part.tokens)
 
 
-def _work(book: Book, part: Part) -> Formula:
+def _work(book: Book, part: time.Part) -> Formula:
     assert part.execution
     return flops(book, part.execution.work, part.execution.runs, _amounts(book, part))
 
 
-def _filled(book: Book, part: Part) -> float:
+def _filled(book: Book, part: time.Part) -> float:
     assert part.execution
     sms = book.plan.accelerator.sms
     work, padded = product_flops(part.execution.work, _amounts(book, part), sms)
     return work / padded
 
 
-def _weights_read(book: Book, part: Part) -> Formula:
+def _weights_read(book: Book, part: time.Part) -> Formula:
     note = "as they are stored, of all layers that run it"
     return known("weights", part.weights, "bytes", source=TOUCHED, note=note)
 
 
-def _others(book: Book, part: Part) -> Formula:
+def _others(book: Book, part: time.Part) -> Formula:
     assert part.execution
-    _, others, _ = traffic(_server(book), part.execution, _amounts(book, part))
+    _, others, _ = time.traffic(_server(book), part.execution, _amounts(book, part))
     return known("activations", others * part.execution.runs, "bytes", source=TOUCHED)
 
 
-def _states_moved(book: Book, part: Part) -> Formula:
+def _states_moved(book: Book, part: time.Part) -> Formula:
     """Bytes of states that a scan reads and writes."""
-    times = copies(Terms(book)) + known("time that it is read", 1, source=STATE_READ)
+    times = copies(Terms(book)) + known("time that it is read", 1, source=time.STATE_READ)
     layers = known("layers with a state", part.time.runs, source="config.json")
     sequences, _, _ = _tokens_of(book, part)
     moved: Formula = times * layers * sequences * state_bytes(Terms(book))
     return moved
 
 
-def _tokens_of(book: Book, part: Part) -> tuple[Formula, Formula, Formula]:
+def _tokens_of(book: Book, part: time.Part) -> tuple[Formula, Formula, Formula]:
     """Sequences, new tokens of each, and tokens that each sees."""
     source = "the plan, and what fits: serve.running"
     return (
@@ -347,17 +304,17 @@ def _layers_seen(
     return total([layers for layers, _ in every]) * of(every[0][1])
 
 
-def _before(part: Part) -> Formula:
+def _before(part: time.Part) -> Formula:
     """The share of the context that comes before a new token."""
     if part.tokens == part.context:
-        return known("a token sees half of its prompt on average", 0.5, source=ATTENTION_OF)
-    return known("all of it", 1.0, source=ATTENTION_OF)
+        return known("a token sees half of its prompt on average", 0.5, source=time.ATTENTION_OF)
+    return known("all of it", 1.0, source=time.ATTENTION_OF)
 
 
-def _attended(book: Book, part: Part) -> Formula:
+def _attended(book: Book, part: time.Part) -> Formula:
     """FLOPs of attention of new tokens to the cache."""
     server = _server(book)
-    two = known("multiply and add", 2, source=ATTENTION_OF)
+    two = known("multiply and add", 2, source=time.ATTENTION_OF)
     batch, tokens, context = _tokens_of(book, part)
     amounts = _amounts(book, part)
 
@@ -365,22 +322,24 @@ def _attended(book: Book, part: Part) -> Formula:
         scores, values = server.products(part.tokens, apart)
         return shape(book, scores, amounts) + shape(book, values, amounts)
 
-    seen = partial(seen_share, tokens=part.tokens, context=part.context)
+    seen = partial(time.seen_share, tokens=part.tokens, context=part.context)
     return two * batch * tokens * context * _before(part) * _layers_seen(book, seen, products)
 
 
-def _read(book: Book, part: Part) -> Formula:
+def _read(book: Book, part: time.Part) -> Formula:
     """Bytes of the cache that it reads."""
     batch, _, context = _tokens_of(book, part)
-    share = partial(read_share, tokens=part.tokens, context=part.context)
+    share = partial(time.read_share, tokens=part.tokens, context=part.context)
     return batch * context * _layers_seen(book, share, partial(attended_bytes, Terms(book)))
 
 
 def _indexers(book: Book) -> Formula:
-    return known("layers with an indexer of their own", _server(book).indexers, source=INDEX_OF)
+    return known(
+        "layers with an indexer of their own", _server(book).indexers, source=time.INDEX_OF
+    )
 
 
-def _pairs(book: Book, part: Part) -> Formula:
+def _pairs(book: Book, part: time.Part) -> Formula:
     """Scores of one indexer."""
     batch, tokens, context = _tokens_of(book, part)
     pairs = batch * tokens * context * _before(part)
@@ -389,19 +348,19 @@ def _pairs(book: Book, part: Part) -> Formula:
     return pairs
 
 
-def _scored(book: Book, part: Part) -> Formula:
+def _scored(book: Book, part: time.Part) -> Formula:
     """FLOPs of an indexer's scores."""
-    two = known("multiply and add", 2, source=INDEX_OF)
+    two = known("multiply and add", 2, source=time.INDEX_OF)
     one = shape(book, _server(book).index_pair, _amounts(book, part))
     return two * _pairs(book, part) * _indexers(book) * one
 
 
-def _scores_read(book: Book, part: Part) -> Formula:
+def _scores_read(book: Book, part: time.Part) -> Formula:
     """Bytes of indexers' keys and of their scores."""
     batch, _, context = _tokens_of(book, part)
     key = known(INDEX_KEYS, _server(book).index_bytes, "bytes", source=INDEX_SOURCE)
     layers = known("layers", book.plan.architecture.layers, source="config.json")
-    score = known("of a score, written and read", SCORE_BYTES, "bytes", source=INDEX_OF)
+    score = known("of a score, written and read", time.SCORE_BYTES, "bytes", source=time.INDEX_OF)
     keys = batch * context * key * layers
     scores = _pairs(book, part) * _indexers(book)
     if (written := _server(book).index_scores) != 1:
@@ -410,26 +369,29 @@ def _scores_read(book: Book, part: Part) -> Formula:
     return keys + scores * score
 
 
-def _touched(book: Book, part: Part) -> Formula:
+def _touched(book: Book, part: time.Part) -> Formula:
     return _weights_read(book, part) + _others(book, part)
 
 
-BESIDE = (LINK, EXCHANGE, HOST, LAUNCH, DRAFT, STEPS, CPU, UNPACK, SCORES)  # than layers run
+BESIDE = (  # what else a step waits for than layers
+    *(time.LINK, time.EXCHANGE, time.HOST, time.LAUNCH, time.DRAFT),
+    *(time.STEPS, time.CPU, time.UNPACK, time.SCORES),
+)
 
 
-def _rest(book: Book, part: Part, which: str) -> Read:
+def _rest(book: Book, part: time.Part, which: str) -> Read:
     """Seconds of what is not an operation on the GPU."""
     plan, o, x, server = book.plan, part.time, Terms(book), _server(book)
-    if part.kind == LINK:
+    if part.kind == time.LINK:
         return _reductions(book, part)
-    if part.kind == CPU:
-        return of_cpu(plan, part.tokens, part.weights, part.context, x)
-    if part.kind in (UNPACK, SCORES):
-        return of_memory(server, part.weights, x)
-    if part.kind == EXCHANGE:
+    if part.kind == time.CPU:
+        return time.of_cpu(plan, part.tokens, part.weights, part.context, x)
+    if part.kind in (time.UNPACK, time.SCORES):
+        return time.of_memory(server, part.weights, x)
+    if part.kind == time.EXCHANGE:
         routed = known("layers with experts", o.runs // 2, source="config.json")
-        return routed * exchange(server, part.tokens, x)[1]
-    if part.kind == DRAFT:
+        return routed * time.exchange(server, part.tokens, x)[1]
+    if part.kind == time.DRAFT:
         assert server.draft
         draft, one = server.draft.plan.architecture, o.seconds / o.runs
         label, at_once = draft.label, draft.draft and draft.draft.at_once
@@ -439,20 +401,20 @@ def _rest(book: Book, part: Part, which: str) -> Read:
         source = f"a step of {label} with the same sequences"
         return times * known("a step of the draft's model", one, "seconds", source=source,
                              certainty="assumed")  # fmt: skip
-    if part.kind == STEPS:
-        return of_scheduler(server, part.batch, x)
+    if part.kind == time.STEPS:
+        return time.of_scheduler(server, part.batch, x)
     found = [p for p in _parts(book, which) if p.kind not in BESIDE]
-    busy = known("the rest of the step", seconds(found), "seconds", source=ROOFLINE,
+    busy = known("the rest of the step", time.seconds(found), "seconds", source=ROOFLINE,
                  certainty="assumed")  # fmt: skip
-    if part.kind == HOST:
-        return of_host(plan, part.weights, busy if part.behind else None, x)
+    if part.kind == time.HOST:
+        return time.of_host(plan, part.weights, busy if part.behind else None, x)
     layers = plan.architecture.layers
     if which == "tower" and server.tower:
         layers = server.tower.layers
-    return idle(server, found, layers, part.reads, busy, x)
+    return time.idle(server, found, layers, part.reads, busy, x)
 
 
-def _reductions(book: Book, part: Part) -> Read:
+def _reductions(book: Book, part: time.Part) -> Read:
     """All-reduces of the hidden state: two in every layer, or one of each part that it has."""
     plan, source = book.plan, "Megatron, Shoeybi et al. 2019"
     if plan.architecture.recurrence:
@@ -461,7 +423,7 @@ def _reductions(book: Book, part: Part) -> Read:
     else:
         twice = known("after attention and after the MLP", 2, source=source)
         times = twice * known("layers", plan.architecture.layers, source="config.json")
-    return times * reduction(_server(book), part.tokens, Terms(book))[1]
+    return times * time.reduction(_server(book), part.tokens, Terms(book))[1]
 
 
 def _sum(book: Book, which: str) -> Formula:
@@ -505,7 +467,7 @@ def _transfer(book: Book) -> Explanation:
     held = _server(book).caches.recurrent
     if held:
         moved = moved + known("layers with a state", held, source=SERVER) * state_bytes(Terms(book))
-    return about(what, "seconds", moved / transfer_rate(book.plan, Terms(book)), meaning)
+    return about(what, "seconds", moved / time.transfer_rate(book.plan, Terms(book)), meaning)
 
 
 def _bounds(book: Book, which: str) -> list[tuple[str, str]]:

@@ -213,7 +213,7 @@ def activation_bytes(x: Any) -> Read:
 )  # fmt: skip
 def overhead_bytes(x: Any) -> Read:
     """What occupies a serving GPU within the budget, outside the server's control."""
-    ranks = x.server.plan.serving_tp * x.server.plan.serving_pp
+    ranks = x.server.plan.serving_ranks
     if x.server.manager.pages:
         found = [constants.NON_TORCH if ranks == 1 else constants.NON_TORCH_GROUP]
     else:
@@ -259,7 +259,7 @@ def _what_sglang_leaves(x: Any) -> Read:
         return x.known(name, value, unit, source=source)
 
     tokens = largest(x.serve.batched_tokens, known("tokens at least", 2048, "tokens"))
-    ranks = plan.serving_tp * plan.serving_pp
+    ranks = plan.serving_ranks
     kept = total(
         [
             known("of metadata", 512 * MiB, "bytes"),

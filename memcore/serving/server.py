@@ -20,6 +20,7 @@ from memcore.plan.plan import Plan
 from memcore.quantity.reading import Either, Kept, Values
 from memcore.serving import stored
 from memcore.serving.entries import Layout, layout_of
+from memcore.tape.derived import derive
 from memcore.tape.dims import (
     APART,
     CHOSEN,
@@ -36,7 +37,6 @@ from memcore.tape.dims import (
     Number,
     Shape,
     ceil_div,
-    derive,
     of_stack,
     size,
 )

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from memcore.errors import PlanError, refusal, shown
-from memcore.plan.plan import Plan, Serve
+from memcore.plan.plan import Plan
+from memcore.plan.sections import Serve
 
 MAX_BYTES = 4_000_000  # of an uploaded file
 MAX_ROWS = 100_000

@@ -118,8 +118,7 @@ Shape = tuple[Factor, ...]
 TP = Axis("TP", "ranks of tensor parallelism: a weight is cut along one of its dimensions")
 CP = Axis("CP", "ranks of context parallelism: the sequence is cut")
 SEQ = Axis(
-    "SEQ",
-    "tensor-parallel ranks between which sequence parallelism cuts the tokens; else 1",
+    "SEQ", "tensor-parallel ranks between which sequence parallelism cuts the tokens; else 1"
 )
 SHARD = Axis("SHARD", "ranks that share each parameter (FSDP, ZeRO-3), cut along dimension 0")
 STATE = Axis("STATE", "ranks that share the optimizer states (ZeRO-1 and higher)")
@@ -129,8 +128,7 @@ EP = Axis(
 )
 ETP = Axis("ETP", "ranks that share each expert, under Megatron")
 EDP = Axis(
-    "EDP",
-    "ranks that have the same part of the same experts and share their optimizer states",
+    "EDP", "ranks that have the same part of the same experts and share their optimizer states"
 )
 
 B = Dim("B", "sequences in a micro-batch")
@@ -139,8 +137,7 @@ D = Dim("D", "hidden size: the width of the residual stream")
 F = Dim("F", "intermediate size of the MLP")
 HEADS = Dim("HEADS", "query heads")
 KV_HEADS = Dim(
-    "KV_HEADS",
-    "heads of keys and values; fewer than HEADS under grouped-query attention",
+    "KV_HEADS", "heads of keys and values; fewer than HEADS under grouped-query attention"
 )
 HEAD_DIM = Dim("HEAD_DIM", "width of one head")
 VOCAB = Dim("VOCAB", "tokens of the vocabulary")
@@ -181,15 +178,13 @@ REACH = Dim("REACH", "twice the keys that a token sees on average within its win
 REPEATED = Dim("REPEATED", "heads of keys and values after repeating them for eager attention")
 SINKED = Dim("SINKED", "S + 1: every key and the attention sink (gpt-oss)")
 KEPT = Dim(
-    "KEPT",
-    "width of what eager attention keeps as values, where they are part of a joint tensor",
+    "KEPT", "width of what eager attention keeps as values, where they are part of a joint tensor"
 )
 SMS = Dim("SMS", "streaming multiprocessors of the GPU (compute units on AMD)")
 CUBLAS = Dim("CUBLAS", "bytes of cuBLAS's workspace for one thread")
 TOKENS = Dim("TOKENS", "B x S: tokens in a micro-batch")
 DISTINCT = Dim(
-    "DISTINCT",
-    "rows of the embedding that a micro-batch reads: its tokens, at most the vocabulary",
+    "DISTINCT", "rows of the embedding that a micro-batch reads: its tokens, at most the vocabulary"
 )
 SUMMED = Dim(
     "SUMMED",
@@ -205,8 +200,7 @@ BOTH_DIMS = Dim("BOTH_DIMS", "HEAD_DIM + V_DIM: a key and a value of one head si
 NOPE = Dim("NOPE", "dimensions of a head that are not rotated")
 Q_RANK = Dim("Q_RANK", "width that latent attention compresses queries to; 0 where it does not")
 KV_RANK = Dim(
-    "KV_RANK",
-    "width that latent attention compresses keys and values to; 0 where it does not",
+    "KV_RANK", "width that latent attention compresses keys and values to; 0 where it does not"
 )
 LATENT = Dim("LATENT", "KV_RANK + ROTARY: what latent attention caches of a token when serving")
 EXPANDED = Dim("EXPANDED", "HEADS x (NOPE + V_DIM): keys and values expanded from KV_RANK")
@@ -265,12 +259,10 @@ TOP_K = Dim("TOP_K", "experts that each token is sent to")
 ROUTED = Dim("ROUTED", "rows that this rank's tokens are sent in: tokens x TOP_K")
 ARRIVED = Dim("ARRIVED", "rows that come to this rank's experts from all ranks that share them out")
 COMPUTED = Dim(
-    "COMPUTED",
-    "rows that this rank's experts compute: those of every rank that shares each expert",
+    "COMPUTED", "rows that this rank's experts compute: those of every rank that shares each expert"
 )
 CHOSEN = Dim(
-    "CHOSEN",
-    "experts that get a row at all where routing is balanced: their weights are read",
+    "CHOSEN", "experts that get a row at all where routing is balanced: their weights are read"
 )
 EXPERT_D = Dim("EXPERT_D", "width of what experts read: the hidden size, or one it is made")
 EXPERT_F = Dim("EXPERT_F", "intermediate size of one expert")
@@ -307,8 +299,7 @@ BUCKETS = Dim(
     "buckets of distances between tokens, each with a bias for every head, or an embedding",
 )
 CLASSES = Dim(
-    "CLASSES",
-    "classes that a classifier tells apart: its head makes one number for each",
+    "CLASSES", "classes that a classifier tells apart: its head makes one number for each"
 )
 PROJECTED = Dim("PROJECTED", "width that images and texts are compared in")
 COUNTED = Dim("COUNTED", "parameters of a model that is counted and not planned")
@@ -345,8 +336,7 @@ PREFETCH = Dim(
 BUCKET = Dim("BUCKET", "reduce_bucket_size: elements of the buffer that gradients are reduced in")
 BUCKETED = Dim("BUCKETED", "gradients in the buffer: BUCKET, at most GROUP")
 UNREDUCED = Dim(
-    "UNREDUCED",
-    "GROUP - BUCKETED: gradients that wait while the first bucket is reduced",
+    "UNREDUCED", "GROUP - BUCKETED: gradients that wait while the first bucket is reduced"
 )
 ALLREDUCED = Dim("ALLREDUCED", "gradients that stage 0 reduces at once: 500,000,000, at most GROUP")
 SUBGROUP = Dim(
@@ -361,8 +351,7 @@ HOSTED = Dim(
 )
 SWAPPED = Dim("SWAPPED", "of this GPU's part of GROUP, what is on NVMe")
 PARAMETER_BUFFER = Dim(
-    "PARAMETER_BUFFER",
-    "elements of one buffer that weights are swapped in from NVMe; 0 without",
+    "PARAMETER_BUFFER", "elements of one buffer that weights are swapped in from NVMe; 0 without"
 )
 SLICE = Dim(
     "SLICE",
@@ -385,8 +374,7 @@ CONVOLVED = Dim(
     "CONVOLVED", "SSM_INNER + 2 SSM_GROUPS x SSM_STATE: values, keys and queries side by side"
 )
 SSM_IN = Dim(
-    "SSM_IN",
-    "CONVOLVED, gates as wide as the values, and a step for each head: one projection",
+    "SSM_IN", "CONVOLVED, gates as wide as the values, and a step for each head: one projection"
 )
 GATED_IN = Dim("GATED_IN", "CONVOLVED and gates as wide as the values: one projection")
 SHORT_IN = Dim(
@@ -454,183 +442,6 @@ def of_stack(stack: str, factor: Factor) -> Factor:
 @once
 def _dim(stack: str, of: Dim) -> Dim:
     return Dim(f"{stack}.{of.name}", stack=stack, of=of)
-
-
-def _derive_stack(stack: str, sizes: MutableMapping[str, Number]) -> None:
-    """The dimensions of a stack before the main one. A vision tower reads every image apart, with
-    as many tokens as an image has; an encoder reads the sequence, and what follows the target."""
-    start = f"{stack}."
-    own = {k.removeprefix(start): n for k, n in sizes.items() if k.startswith(start)}
-    sub = {k: n for k, n in sizes.items() if "." not in k} | own
-    if stack == "vision":
-        sub |= {"B": sizes["B"] * sizes.get("IMAGES", 1), "S": own["IMAGE_TOKENS"]}
-    elif stack == "encoder":
-        sizes["S"] = sizes.get("TARGET", sizes["S"])
-    derive(sub)
-    sizes.update({start + k: n for k, n in sub.items()})
-
-
-def _derive_states(sizes: MutableMapping[str, Number]) -> None:
-    """The dimensions of layers that keep a state. Heads are cut whole; with fewer groups than
-    ranks, each rank has one (vllm/model_executor/layers/mamba/mamba_utils.py)."""
-    heads, groups, tp = sizes["SSM_HEADS"], sizes["SSM_GROUPS"], sizes["TP"]
-    for end, h, g in (("", heads, groups), ("/TP", ceil_div(heads, tp), ceil_div(groups, tp))):
-        inner = sizes["SSM_INNER" + end] = h * sizes["SSM_DIM"]
-        convolved = sizes["CONVOLVED" + end] = inner + 2 * g * sizes["SSM_STATE"]
-        sizes["SSM_IN" + end] = inner + convolved + h
-        sizes["GATED_IN" + end] = inner + convolved
-        sizes["SHORT_IN" + end] = 3 * inner
-        sizes["SSM_PAIRS" + end] = 2 * h
-    sizes["SELECTED"] = sizes["STEP_RANK"] + 2 * sizes["SSM_STATE"]
-    sizes.setdefault("KEPT_TOKENS", sizes["KERNEL"] - 1)
-    sizes["SPAN"] = minimum(sizes["S"], sizes["CHUNK_TOKENS"])
-    sizes["BETWEEN"] = ceil_div(sizes["S"], sizes["SPAN"]) - 1
-    chunks = sizes["CHUNKS"] = ceil_div(sizes["S"], sizes["CHUNK_TOKENS"])
-    # mamba_ssm/ops/triton/ssd_chunk_state.py: _chunk_state_bwd_db; layernorm_gated.py:
-    # _layer_norm_bwd.
-    own, sms = ceil_div(heads, tp), sizes.get("SMS", 1)
-    of_rank = maximum(ceil_div(groups, tp), 1)  # Mamba's channels have no groups
-    shared = own // of_rank
-    each = maximum(minimum(ceil_div(sizes["B"] * chunks * own, sms), shared), 1)
-    sizes["SPLITS"] = ceil_div(shared, each)
-    width = next_power_of_2(shared * sizes["SSM_DIM"])
-    warps = minimum(maximum(width // 256, 1), 8)
-    sizes["NORM_ROWS"] = ceil_div(sms * ceil_div(4, warps), of_rank)
-
-
-def _derive_entries(sizes: MutableMapping[str, Number]) -> None:
-    """The dimensions of attention to entries that stand for several tokens each."""
-    s, tp = sizes["S"], sizes["TP"]
-    for name in ("FINE", "COARSE"):
-        entries = sizes[f"{name}_ENTRIES"] = s // sizes[f"{name}_RATE"]
-        sizes[f"{name}_KEYS"] = s + entries
-        sizes[f"{name}_SINKED"] = s + entries + 1
-    sizes["FINE_SPAN"] = 2 * sizes["FINE_RATE"]
-    sizes["FINE_PLUS"] = sizes["FINE_ENTRIES"] + 1
-    sizes["FINE_TOP"] = minimum(sizes["INDEX_TOP_K"], sizes["FINE_ENTRIES"])
-    sizes["TWO_HEADS"] = 2 * sizes["HEAD_DIM"]
-    sizes["TWO_INDEX"] = 2 * sizes["INDEX_DIM"]
-    heads = ceil_div(sizes["HEADS"], tp)
-    sizes["VIEWED_KV"] = where(sizes["B"] == 1, 0 * s, heads + 0 * s)
-    sizes["OUT_LOW"] = sizes["OUT_GROUPS"] * sizes["OUT_RANK"]
-    sizes["OUT_LOW/TP"] = ceil_div(sizes["OUT_GROUPS"], tp) * sizes["OUT_RANK"]
-    sizes["OUT_WIDE"] = sizes["Q"] // sizes["OUT_GROUPS"]
-
-
-def derive(sizes: MutableMapping[str, Number]) -> None:
-    """Add the dimensions that follow from others, once, in place."""
-    for stack in (*STACKS, APART):
-        if f"{stack}.HEADS" in sizes:
-            _derive_stack(stack, sizes)
-    for axis in ("SEQ", "EP", "ETP", "EDP"):
-        sizes.setdefault(axis, 1)
-    sizes.setdefault("SUMMED", 0)
-    sizes.setdefault("IMBALANCE", 1000)
-    tp = sizes["TP"]
-    if "SSM_HEADS" in sizes:
-        _derive_states(sizes)
-    sizes["FRAMES"] = 2 * sizes["S"]
-    sizes["Q"] = sizes["HEADS"] * sizes["HEAD_DIM"]
-    sizes["KV"] = sizes["KV_HEADS"] * sizes["HEAD_DIM"]
-    sizes["QKV"] = sizes["Q"] + 2 * sizes["KV"]
-    sizes["HALF_ROTARY"] = sizes["ROTARY"] // 2
-    if "STREAMS" in sizes:
-        streams = sizes["STREAMS"]
-        sizes["STREAMED"] = streams * sizes["D"]
-        sizes["MIXES"] = (2 + streams) * streams
-        sizes["STREAM_PAIRS"] = streams * streams
-        sizes["MIX_KINDS"] = 3
-    sizes["FUSED"] = 2 * sizes["F"]
-    # Heads are cut whole: with fewer KV heads than ranks, each rank has one.
-    sizes["Q/TP"] = ceil_div(sizes["HEADS"], tp) * sizes["HEAD_DIM"]
-    sizes["GATED_Q"] = 2 * sizes["Q"]
-    sizes["GATED_Q/TP"] = 2 * sizes["Q/TP"]
-    sizes["KV/TP"] = ceil_div(sizes["KV_HEADS"], tp) * sizes["HEAD_DIM"]
-    sizes["QKV/TP"] = sizes["Q/TP"] + 2 * sizes["KV/TP"]
-    sizes["FUSED/TP"] = 2 * ceil_div(sizes["F"], tp)
-    sizes["SHARED_FUSED"] = 2 * sizes["SHARED_F"]
-    sizes["SHARED_FUSED/TP"] = 2 * ceil_div(sizes["SHARED_F"], tp)
-    # Repeating K and V to every query head copies them; one head of one sequence stays a view.
-    local = ceil_div(sizes["KV_HEADS"], sizes["TP"])
-    view = (local == 1) & (sizes["B"] == 1)
-    sizes["REPEATED"] = where(view, local, ceil_div(sizes["HEADS"], sizes["TP"]))
-    # Of one sequence, V stays a view of the joint projection, kept whole; else it is copied.
-    joint = (sizes["B"] == 1) & ((local == 1) | (sizes["KV_HEADS"] == sizes["HEADS"]))
-    sizes["KEPT"] = ceil_div(
-        where(joint, sizes["QKV"], sizes["REPEATED"] * sizes["HEAD_DIM"] * sizes["TP"]), sizes["TP"]
-    )
-    # transformers passes SDPA a mask once the sequence reaches the window, and then repeats K and V
-    # to every query head; a single head stays a view.
-    s, window = sizes["S"], sizes["WINDOW"]
-    sizes["MASKED"] = where(s >= window, s, 0 * s)
-    heads = ceil_div(sizes["HEADS"], sizes["TP"])
-    sizes["BIASED_KV"] = where(local != 1, heads, local)
-    sizes["MASKED_KV"] = where(s >= window, sizes["BIASED_KV"], local)
-    for copied, of in (("COPIED_KV", "BIASED_KV"), ("COPIED_MASKED_KV", "MASKED_KV")):
-        sizes[copied] = where(sizes[of] != local, sizes[of], 0 * s)
-    # V that is not repeated stays a view of a joint projection, which is kept whole for it.
-    view = (s < window) | (local == 1) | (local == heads)
-    sizes["BESIDE_V"] = where(view, heads + local, 0 * s)
-    sizes["REACH"] = where(s > window, 2 * window - window * window // s, s)
-    # Shifting the labels pads them by one. For one sequence `.contiguous()` is then a view of the
-    # padded tensor (S + 1 elements); for more it is a copy of B x S.
-    # The values of latent attention are a part of what was expanded: of one sequence, or of one
-    # token, a view.
-    b, heads = sizes["B"], sizes["HEADS"]
-    sizes["NOPE"] = sizes["HEAD_DIM"] - sizes["ROTARY"]
-    sizes["VALUES"] = heads * sizes["V_DIM"]
-    sizes["KV_VALUES"] = sizes["KV_HEADS"] * sizes["V_DIM"]
-    sizes["BOTH_DIMS"] = sizes["HEAD_DIM"] + sizes["V_DIM"]
-    sizes["KV_VALUES/TP"] = local * sizes["V_DIM"]
-    sizes["LATENT"] = sizes["KV_RANK"] + sizes["ROTARY"]
-    sizes["INDEX_Q"] = sizes["INDEX_HEADS"] * sizes["INDEX_DIM"]
-    sizes["INDEX_TOP"] = minimum(sizes["INDEX_TOP_K"], s)
-    sizes.setdefault("INDEX_BLOCK", 1)
-    block = maximum(sizes["INDEX_BLOCK"], 1)
-    blocks = sizes["INDEX_BLOCKS"] = ceil_div(s, block)
-    sizes["INDEX_PADDED"] = blocks * block
-    sizes["INDEX_MORE"] = where(blocks * block == s, 0 * s, blocks * block)
-    sizes["INDEX_CHOSEN"] = minimum(ceil_div(sizes["INDEX_TOP_K"], block), blocks)
-    sizes["INDEX_Q/TP"] = ceil_div(sizes["INDEX_HEADS"], tp) * sizes["INDEX_DIM"]
-    sizes["INDEX_COPIES"] = where(b > 1, b, 0 * b)
-    if "FINE_RATE" in sizes:
-        _derive_entries(sizes)
-    sizes["EXPANDED"] = heads * (sizes["NOPE"] + sizes["V_DIM"])
-    sizes["KEPT_V"] = ceil_div(
-        where((b == 1) | (s == 1), sizes["EXPANDED"], sizes["VALUES"]), sizes["TP"]
-    )
-    # Ranks that each route tokens of their own; outside Megatron all of a group route all of them.
-    routers = sizes.get("ROUTERS", sizes["SEQ"])
-    own = ceil_div(ceil_div(s, sizes["CP"]), routers)
-    sizes["ROUTED"] = b * own * sizes["TOP_K"]
-    experts = sizes["EXPERTS"]
-    # Rounded so that more tokens never leave fewer rows to the experts before any of them.
-    every = maximum(experts, 1)
-    before_last = sizes["ROUTED"] * (every - 1) // every
-    sizes["EARLIER"] = sizes["ROUTED"] * maximum(every - 2, 0) // every
-    sizes["SECOND"] = before_last - sizes["EARLIER"]
-    sizes["LAST"] = sizes["ROUTED"] - before_last
-    sizes["EXPERT_ROWS"] = experts * sizes["EXPERT_F"]
-    # No rank can get more than all rows, which are EP times the mean.
-    fullest = minimum(sizes["IMBALANCE"], 1000 * sizes["EP"])
-    sizes["ARRIVED"] = ceil_div(sizes["ROUTED"] * fullest, 1000)
-    sizes["COMPUTED"] = sizes["ARRIVED"] * sizes["ETP"]
-    sizes["ROW_MAP"] = 2 * sizes["EXPERTS"] + 1
-    sizes["CHOSEN"] = minimum(sizes["EXPERTS"], sizes["ROUTED"])
-    sizes["ONE"] = 1
-    sizes["PATCH_VALUES"] = sizes["CHANNELS"] * sizes["PATCH_H"] * sizes["PATCH_W"]
-    sizes["MERGED_D"] = sizes["MERGE"] * sizes["D"]
-    sizes["JOINED"] = 2 * sizes["D"]
-    if "RECURRED" in sizes:
-        sizes["RECURRED_GATES"] = 3 * sizes["RECURRED"]
-    sizes["SINKED"] = s + 1
-    sizes["EXPERT_FUSED"] = 2 * sizes["EXPERT_F"]
-    sizes["LABELS"] = where(b == 1, s + 1, b * s)
-    # Liger's chunks: about as many bytes of logits as the hidden states have.
-    tokens = sizes["TOKENS"] = b * s
-    sizes["DISTINCT"] = minimum(tokens, sizes["VOCAB"])
-    rows = next_power_of_2(ceil_div(tokens, ceil_div(sizes["VOCAB"], sizes["D"])))
-    sizes["CHUNK"] = where(rows < tokens, rows, tokens)
 
 
 def size(factor: _Divisible | int, sizes: MutableMapping[str, Number]) -> Number:

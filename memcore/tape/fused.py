@@ -68,12 +68,7 @@ def gated(t: Tape, gate: Tensor, up: Tensor, name: str) -> Tensor:
 
 
 def rotary(
-    t: Tape,
-    q: Tensor,
-    k: Tensor,
-    tables: tuple[Tensor, Tensor],
-    copies: bool,
-    copies_grad: bool,
+    t: Tape, q: Tensor, k: Tensor, tables: tuple[Tensor, Tensor], copies: bool, copies_grad: bool
 ) -> tuple[Tensor, Tensor]:
     """Turns queries and keys where they are, forward and backward. Saves the tables.
 

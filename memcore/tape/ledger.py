@@ -340,7 +340,7 @@ def window(
                       inside backward, as a checkpointed layer runs); 'inference' (forward alone,
                       nothing saved)
     merge_gradients   a gradient exists already: the new one is added to it and gone
-    recompute         what of the layer is run again (policies.Checkpointing)
+    recompute         what of the layer is run again (words.training.Checkpointing)
     reduced           only before the gradients of its experts are reduced, or only after
     """
     kept = kept_products(tape) if recompute == OPERATIONS else ()

@@ -481,11 +481,7 @@ def gather(t: Tape, x: Tensor, product: Product | None = None, narrow: bool = Fa
 
 
 def scatter(
-    t: Tape,
-    x: Tensor,
-    product: Product | None = None,
-    narrow: bool = False,
-    between: bool = False,
+    t: Tape, x: Tensor, product: Product | None = None, narrow: bool = False, between: bool = False
 ) -> Tensor:
     """Partial results of all ranks summed, each keeping its tokens, under sequence parallelism;
     else summed in place. Backward gathers the gradient. Saves nothing.

@@ -21,12 +21,12 @@ OWN, FIRST, HEAD = "own", "first", "head"
 class Adapters:
     """Low-rank adapters beside linear layers whose own weights are frozen, as in PEFT's LoRA.
 
-    targets    which layers have them (policies.LORA_TARGETS)
+    targets    which layers have them (words.training.LORA_TARGETS)
     modules    the names of these layers, where a plan lists them
     dtype      of their weights and of what they compute
     own        they have that dtype in every copy, whatever the precision says of other weights
     dropout    runs before them
-    quantized  '' or how the frozen weights of the layers' matrices are kept (policies.QUANTIZED)
+    quantized  '' or how the layers' frozen matrices are kept (words.training.QUANTIZED)
     computes   the dtype that these are widened to for their products
     inputs     the embedding's result needs a gradient (PEFT asks for it with checkpointing)
     reentrant  checkpointed layers run without a graph first (torch.utils.checkpoint, use_reentrant)
@@ -45,7 +45,7 @@ class Adapters:
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """What of the linear layers is in 8 bits (policies.EightBit), on the plan's GPU.
+    """What of the linear layers is in 8 bits (words.precision.EightBit), on the plan's GPU.
 
     both   weights and results exist twice: as they are, and along columns. So it is where each has
            scales of its own (MXFP8), and where tensor cores multiply by rows only (before B200).
@@ -82,8 +82,8 @@ class Structure:
     gathers    ranks that share each expert gather the rows of all of them
     adapters   they are all that is trained, if there are any
     narrow     what Transformer Engine's linear layers have in 8 bits
-    frozen     '' or policies.EMBEDDINGS, or policies.LOWER where no layer is trained either
-    table      the gradient of the token embedding (policies.EMBEDDING_GRADIENTS)
+    frozen     '' or of words.training EMBEDDINGS, or LOWER where no layer is trained either
+    table      the gradient of the token embedding (words.training.EMBEDDING_GRADIENTS)
     reached    the frozen embedding's result needs a gradient all the same
     regathers  the dtype in which FSDP2 reduces the gradients of experts that are a group of their
                own, gathered for their products and freed after them; else ''
@@ -99,19 +99,19 @@ class Structure:
     head       what comes behind them, as in Model; one_class: a classifier's is one number
     float8     as in precision.Precision
     modules    of layers that are not run again whole: what backward runs again
-               (policies.RECOMPUTE_MODULES)
-    graphs     what is replayed as CUDA graphs (policies.CUDA_GRAPHS)
+               (words.training.RECOMPUTE_MODULES)
+    graphs     what is replayed as CUDA graphs (words.training.CUDA_GRAPHS)
     holds_rows one of them has the rows that are sent to experts as a result
     main_grad  the dtype of the buffer that Megatron's linear layers add a weight's gradient to
     """
 
     family: str
     traits: Traits
-    attention: str
-    kernels: str
-    cross_entropy: str
-    dtype: str
-    autocast: bool
+    attention: str = "flash"
+    kernels: str = "hf"
+    cross_entropy: str = "eager"
+    dtype: str = "bf16"
+    autocast: bool = False
     served: bool = False
     parallel: str = ""
     exchanges: bool = False
@@ -146,7 +146,7 @@ class Structure:
 @dataclass(frozen=True, slots=True)
 class LayerKind:
     """What tells layers of one model apart: its attention (model.FULL, SLIDING, ...), and which
-    part of it is run again in backward (policies.Checkpointing.recompute).
+    part of it is run again in backward (words.training.Checkpointing.recompute).
 
     leads   its input needs no gradient, since nothing before it is trained
     frozen  its weights are not trained

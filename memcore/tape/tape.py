@@ -52,7 +52,7 @@ class Storage:
     stands    a kernel that is not fused reads it, so that it must exist in memory
     trained   of a parameter: the optimizer updates it
     own       of a parameter: every copy of it has its dtype
-    quantized of a parameter: how it is kept (policies.QUANTIZED), or ''
+    quantized of a parameter: how it is kept (words.training.QUANTIZED), or ''
     narrow    of a parameter: what of it is in 8 bits
     gathered  of a parameter: the dtype that FSDP2 gathers it in, where it has one of its own
     table     of a parameter: the gradient that it has as a table of rows
@@ -205,12 +205,12 @@ class Tape:
     """Records one block (an embedding, a layer, a head): forward first, then `backward`.
 
     autocast   operations on matrices cast fp32 inputs and weights to bf16, as torch.autocast does
-    kernels, attention    whose kernels run (policies.KERNELS, policies.ATTENTION)
-    modules    those that backward runs again (policies.RECOMPUTE_MODULES)
+    kernels, attention    whose kernels run (words.training.KERNELS, words.training.ATTENTION)
+    modules    those that backward runs again (words.training.RECOMPUTE_MODULES)
     parallel   how tensor-parallel ranks share the block (structure.TENSOR, SEQUENCE)
     adapters   where there are any, every other weight is frozen
     narrow     what Transformer Engine's linear layers have in 8 bits
-    table      the gradient of the token embedding (policies.EMBEDDING_GRADIENTS)
+    table      the gradient of the token embedding (words.training.EMBEDDING_GRADIENTS)
     third      both gradients of a joined weight are added into a third tensor: autograd adds to the
                first in place unless that is a view, as a linear layer's is
                (torch/csrc/autograd/input_buffer.cpp: can_accumulate_inplace)

@@ -259,6 +259,7 @@ class Speed:
     integer: float = 0.0  # of products in int8
     starts: float = 1.0  # share of TILE_START that a tile takes
     update: float = 0.0  # FLOP/s of an update of 8-bit moments
+    rows: tuple[float, float] = (0.0, 0.0)  # row_start behind a causal mask, and without one
 
     def of_kernel(self, kernel: str) -> Read:
         others = {
@@ -308,6 +309,7 @@ class Speed:
             rate(reached.eight, "int8"),
             reached.begins,
             rate(constants.UPDATE_8_BIT_HALF if gpu.half_fp32 else constants.UPDATE_8_BIT, "fp32"),
+            (reached.masked.middle, reached.unmasked.middle),
         )
 
     def begins(self, kernel: str) -> float:
@@ -317,6 +319,13 @@ class Speed:
         if kernel == WHOLE:
             units = min(1.0, self.whole / self.half)
         return self.starts * units
+
+    def row_start(self, pairs: Shape) -> float:
+        """Keys by which the row of a tile of attention is longer for the time that it takes to
+        begin and end, and behind a causal mask for its last tile, which is whole. pairs: of tokens,
+        as `flops` has them."""
+        masked, whole = self.rows
+        return whole if isinstance(pairs[0], int) else masked  # twice: no mask halves them
 
 
 NEWER = {FLASH_3: constants.FLASH_3, CUDNN: constants.CUDNN_ATTENTION}
@@ -364,7 +373,7 @@ def filled_of(rows: Number, columns: Number, sms: int, most: Callable[..., Numbe
     return functools.reduce(most, shares)
 
 
-FLASH_TILE = 128  # queries and keys of one tile of attention; those on the diagonal are whole
+FLASH_TILE = int(constants.TILE_ON_DIAGONAL.middle)  # queries and keys of one tile of attention
 SEEN = 0.5  # of all pairs of tiles, behind a causal mask
 FLASH_WIDTHS = 32, 64, 96, 128, 192, 256  # heads of others are padded to the next of these
 KEYS: Shape = (B, KV_HEADS / TP, S, HEAD_DIM)  # of all ranks that share the sequence
@@ -403,11 +412,12 @@ ROUTED_ROWS = (ROUTED, ARRIVED, COMPUTED)
 
 
 def product_flops(
-    work: Work, amounts: Amounts, sms: int, begins: float = 1.0, unpadded: bool = False
+    work: Work, amounts: Amounts, sms: int, speed: Speed | None = None
 ) -> tuple[float, float]:
     """FLOPs of one execution, and those that it takes the time of: whole tiles, in whole waves.
-    `begins`: Speed.begins of its kernel; `unpadded`: the vocabulary is as the model has it, where
-    servers make it longer."""
+    `speed`: of a step of training. Servers make the vocabulary longer, and what attention's tiles
+    take to begin and end is in their rates."""
+    begins = speed.begins(work.kernel) if speed else 1.0
     flops = padded = 0.0  # plain loops: this is the innermost part of an evaluation
     for count, shape in work.flops:
         done = count * amounts.elements(shape)
@@ -415,11 +425,12 @@ def product_flops(
         if work.kernel == SCANNED:
             padded += done
         elif work.attention:
-            diagonal = 1 + FLASH_TILE / amounts.elements(shape[-2:-1])
-            padded += done * diagonal * flash_padding(int(amounts.elements(shape[-1:])))
+            more = speed.row_start(shape) if speed else FLASH_TILE
+            longer = 1 + more / amounts.elements(shape[-2:-1])
+            padded += done * longer * flash_padding(int(amounts.elements(shape[-1:])))
         else:
             longer = unfilled(work.phase == "backward", count, shape, amounts, sms, begins)
-            if unpadded and shape[-1] is VOCAB / TP and _in_16_bits(work):
+            if speed and shape[-1] is VOCAB / TP and _in_16_bits(work):
                 longer = longer * where(
                     amounts.whole(amounts.elements(shape[-1:])) % ALIGNED == 0,
                     1.0,
@@ -561,7 +572,7 @@ def _costs(every: Iterable[Execution], amounts: Amounts, speed: Speed) -> list[C
     """What each operation costs; found once for plans that share their amounts. Operations are
     known by identity, which is quick, and kept with what they cost, so that no others take their
     place."""
-    key = id(every), speed.sms, speed.sram, speed.units, speed.starts
+    key = id(every), speed.sms, speed.sram, speed.units, speed.starts, speed.rows
     known = amounts.costs.get(key)
     if known is None:
         found = [_cost(e.work, amounts, speed) for e in every]
@@ -572,10 +583,7 @@ def _costs(every: Iterable[Execution], amounts: Amounts, speed: Speed) -> list[C
 
 def _cost(w: Work, amounts: Amounts, speed: Speed) -> Cost:
     """FLOPs of one execution, those that it takes the time of, and its traffic."""
-    begins = speed.begins(w.kernel)
-    flops, padded = (
-        product_flops(w, amounts, speed.sms, begins, unpadded=True) if w.flops else (0.0, 0.0)
-    )
+    flops, padded = product_flops(w, amounts, speed.sms, speed) if w.flops else (0.0, 0.0)
     traffic = amounts.real(amounts.total(w.moved))
     if w.attention:
         traffic += read_again(w, amounts, speed)

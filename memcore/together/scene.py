@@ -15,8 +15,9 @@ from functools import cached_property
 
 from memcore.layers.ops import VALUE
 from memcore.models.blocks import build
-from memcore.plan.plan import Parallel, Plan
-from memcore.plan.plan import Together as TogetherWords
+from memcore.plan.plan import Plan
+from memcore.plan.sections import Parallel
+from memcore.plan.sections import Together as TogetherWords
 from memcore.report import Memory, Serve
 from memcore.step.step import WORKSPACES, Alive, Instant, Step
 from memcore.step.step import resident as living

@@ -11,7 +11,8 @@ from memcore.models.stack import Layers
 from memcore.plan.plan import Plan
 from memcore.quantity.reading import PLAIN, Read, total
 from memcore.step.step import Step
-from memcore.tape.dims import EMBED, VALUES, VOCAB, B, Number, Q, S, derive, positive
+from memcore.tape.derived import derive
+from memcore.tape.dims import EMBED, VALUES, VOCAB, B, Number, Q, S, positive
 from memcore.tape.kinds import IN_WINDOWS, Part, attends
 from memcore.tape.ledger import Amounts
 from memcore.tape.structure import BRIDGE, IDLE, MAIN, TOWER
@@ -53,7 +54,7 @@ def convention_flops(plan: Plan, step: Step, amounts: Amounts, x: Any = PLAIN) -
             one = one + (frozen_passes if often == 3 else alone) * fixed
         config = f"config.json of {plan.architecture.label}"
         every.append(x.known("layers", layers, source=config) * one)
-    flops, shared = batch * tokens * total(every), sharing(plan)
+    flops, shared = batch * tokens * total(every), plan.sharing
     if shared == 1:
         return flops
     return flops / x.known("GPUs that share a micro-batch", shared, source="the plan: tp x pp x cp")
@@ -131,11 +132,6 @@ def head_is_frozen(plan: Plan) -> bool:
     before it."""
     tied = plan.architecture.traits.tied_embeddings
     return plan.train.adapter != "none" or (plan.train.frozen != NO_LAYER and tied)
-
-
-def sharing(plan: Plan) -> int:
-    """GPUs that share a micro-batch."""
-    return plan.parallel.tp * plan.parallel.pp * plan.parallel.cp
 
 
 def convention_layers(

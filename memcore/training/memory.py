@@ -80,11 +80,7 @@ def by_rank(steps: Sequence[Step], amounts: Amounts) -> tuple[RankMemory, ...]:
 
 
 def count(
-    plan: Plan,
-    step: Step,
-    amounts: Amounts,
-    ranks: tuple[RankMemory, ...] = (),
-    rows: bool = True,
+    plan: Plan, step: Step, amounts: Amounts, ranks: tuple[RankMemory, ...] = (), rows: bool = True
 ) -> Counted:
     """Everything about the memory of one training step on one GPU, of the stage that `step` is of.
     `ranks`: the peak of every pipeline stage, if there are several. Without `rows` the ledger is
@@ -306,11 +302,7 @@ def most_room(plan: Plan, stages: Stages, amounts: Amounts, overheads: Overheads
 
 
 def _spare(
-    plan: Plan,
-    step: Step,
-    amounts: Amounts,
-    peak: Number,
-    overheads: Overheads | None = None,
+    plan: Plan, step: Step, amounts: Amounts, peak: Number, overheads: Overheads | None = None
 ) -> tuple[SimpleNamespace, Any]:
     """What quantities of memory read where a peak is so high, but for other tiers; and bytes that
     the GPU has to spare."""

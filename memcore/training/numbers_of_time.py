@@ -204,9 +204,7 @@ def _runs(book: Book, i: str) -> Explanation:
 def of_execution(book: Book, e: Execution, amounts: Amounts) -> tuple[Formula, Formula, str, float]:
     """What the time of an operation is made of."""
     speed = timed_speed(book)
-    work, padded = product_flops(
-        e.work, amounts, speed.sms, speed.begins(e.work.kernel), unpadded=True
-    )
+    work, padded = product_flops(e.work, amounts, speed.sms, speed)
     return (
         flops(book, e.work, e.runs, amounts),
         traffic(e.work, e.runs, amounts, read_again(e.work, amounts, speed)),

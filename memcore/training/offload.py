@@ -272,12 +272,7 @@ def pieces(plan: Plan, step: Step) -> dict[str, Alive]:
 
 
 def moves(
-    plan: Plan,
-    step: Step,
-    amounts: Amounts,
-    beside: Beside,
-    weights: Number,
-    spilled: Number,
+    plan: Plan, step: Step, amounts: Amounts, beside: Beside, weights: Number, spilled: Number
 ) -> list[Move]:
     """What offload moves in one step. Gradients of the `weights` that this GPU updates leave while
     the last backward runs and waits for its links. spilled: whether states in unified memory pass

@@ -11,10 +11,12 @@ from memcore.models.blocks import Blocks, build, structure_of
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
 from memcore.models.stack import Layers, layers_of
-from memcore.plan.plan import Plan, Train
+from memcore.plan.plan import Plan
+from memcore.plan.sections import Train
 from memcore.step import pipeline
 from memcore.step.step import NOTHING_HANDED, Step, interned
-from memcore.tape.dims import Number, ceil_div, derive, minimum, where
+from memcore.tape.derived import derive
+from memcore.tape.dims import Number, ceil_div, minimum, where
 from memcore.tape.kinds import FULL
 from memcore.tape.structure import (
     FIRST,
@@ -129,11 +131,11 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
     parallel = "" if p.tp == 1 else SEQUENCE if p.sequence_parallel else TENSOR
     structure = structure_of(
         model,
-        "eager" if unfused(plan) else KEEPS_LIKE.get(t.attention, t.attention),
-        t.kernels,
-        t.cross_entropy,
-        copies.compute,
-        copies.autocast,
+        attention="eager" if unfused(plan) else KEEPS_LIKE.get(t.attention, t.attention),
+        kernels=t.kernels,
+        cross_entropy=t.cross_entropy,
+        dtype=copies.compute,
+        autocast=copies.autocast,
         parallel=parallel,
         exchanges=p.ep > 1,
         gathers=p.etp > 1,

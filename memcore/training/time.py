@@ -183,12 +183,7 @@ class Whole:
 
 
 def _whole(
-    plan: Plan,
-    stage: Stage,
-    every: Sequence[Stage],
-    amounts: Amounts,
-    speed: Speed,
-    listed: bool,
+    plan: Plan, stage: Stage, every: Sequence[Stage], amounts: Amounts, speed: Speed, listed: bool
 ) -> Whole:
     step, operations, batches = stage.step, stage.operations, plan.train.grad_accumulation
     starts = dict.fromkeys(host.PHASES, 0.0)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from memcore.errors import Issue
 from memcore.frameworks import FRAMEWORKS
 from memcore.models.blocks import build, structure_of
 from memcore.models.counts import parameters, weights
 from memcore.models.families import FAMILIES
 from memcore.models.stack import layers_of
 from memcore.pausing import pause
-from memcore.plan.plan import Parallel, Plan
-from memcore.plan.rule import Remedy, Rule, to
-from memcore.plan.rules import OWN
+from memcore.plan.plan import Plan
+from memcore.plan.remedies import OWN
+from memcore.plan.rule import Remedy, broken, to
+from memcore.plan.sections import Parallel
 from memcore.report import Memory, Time
 from memcore.step.step import Step
 from memcore.tape.dims import Number
@@ -56,11 +58,11 @@ def undivided(plan: Plan) -> Amounts:
 
 def not_planned(plan: Plan) -> str:
     """Why training cannot be planned for this combination, or ''. Serving may still be."""
-    broken = next((rule for rule in training_rules(plan) if rule.broken), None)
-    return f"{broken.issue.message}." if broken else ""
+    issue = next(training_rules(plan), None)
+    return f"{issue.message}." if issue else ""
 
 
-def training_rules(plan: Plan) -> list[Rule]:
+def training_rules(plan: Plan) -> Iterator[Issue]:
     """Combinations that can be served and whose training is not planned."""
     t, p, model = plan.train, plan.parallel, plan.architecture
     framework = FRAMEWORKS[t.framework]
@@ -76,127 +78,94 @@ def training_rules(plan: Plan) -> list[Rule]:
     hybrid: Remedy = {"parallel.shard_group": 0} if p.shard_group else {}
     llama_4 = model.family == "llama4_text"
     axes: Remedy = dict.fromkeys(("parallel.tp", "parallel.pp", "parallel.cp"), 1)
-    return [
-        Rule(
-            "",
-            bool(FAMILIES[model.family].untrained),
-            f"{model.family} is planned as a server alone: {FAMILIES[model.family].untrained}",
-            advice="train another model",
-        ),
-        *_state_rules(plan),
-        Rule(
-            "",
-            p.etp > 1 and not (own and model.experts),
-            "expert tensor parallelism is that of Megatron's mixtures of experts",
-            to("parallel.etp", 1),
-        ),
-        Rule(
-            "",
-            p.ep > 1 and not model.experts,
-            f"{model.label} has no experts to share out",
-            (alone,),
-        ),
-        Rule(
-            "",
-            shares and (not framework.regathers or t.zero != 3),
+    if FAMILIES[model.family].untrained:
+        why = f"{model.family} is planned as a server alone: {FAMILIES[model.family].untrained}"
+        yield broken("", why, advice="train another model")
+    yield from _state_rules(plan)
+    if p.etp > 1 and not (own and model.experts):
+        why = "expert tensor parallelism is that of Megatron's mixtures of experts"
+        yield broken("", why, *to("parallel.etp", 1))
+    if p.ep > 1 and not model.experts:
+        yield broken("", f"{model.label} has no experts to share out", alone)
+    if shares and (not framework.regathers or t.zero != 3):
+        why = (
             "expert parallelism is planned under Megatron, and under FSDP2 with ZeRO 3 as "
-            "transformers runs it",
-            (
-                *(
-                    {"train.framework": word, "train.zero": 3}
-                    for word, f in FRAMEWORKS.items()
-                    if f.regathers
-                ),
-                *to("train.framework", *OWN),
-                alone,
+            "transformers runs it"
+        )
+        yield broken(
+            "",
+            why,
+            *(
+                {"train.framework": word, "train.zero": 3}
+                for word, f in FRAMEWORKS.items()
+                if f.regathers
             ),
-        ),
-        Rule(
-            "",
-            shares and bool(hybrid or moved),
-            "expert parallelism under FSDP2 is not planned with hybrid sharding or offload",
-            ({**hybrid, **still}, alone),
-        ),
-        Rule(
-            "",
-            shares and (p.tp * p.pp * p.cp > 1 or llama_4),
+            *to("train.framework", *OWN),
+            alone,
+        )
+    if shares and (hybrid or moved):
+        why = "expert parallelism under FSDP2 is not planned with hybrid sharding or offload"
+        yield broken("", why, {**hybrid, **still}, alone)
+    if shares and (plan.sharing > 1 or llama_4):
+        why = (
             "expert parallelism under FSDP2 is planned with data parallelism alone, and not of "
-            "Llama 4",
-            (alone,) if llama_4 else (axes, alone),
-        ),
-        Rule(
-            "",
-            p.tp > 1 and bool(model.experts) and not (own or FAMILIES[model.family].cuts_experts),
-            "tensor parallelism of this mixture of experts is planned for Megatron only",
-            (*to("train.framework", *OWN), {"parallel.tp": 1}),
-        ),
-    ]
+            "Llama 4"
+        )
+        yield broken("", why, *((alone,) if llama_4 else (axes, alone)))
+    if p.tp > 1 and model.experts and not (own or FAMILIES[model.family].cuts_experts):
+        why = "tensor parallelism of this mixture of experts is planned for Megatron only"
+        yield broken("", why, *to("train.framework", *OWN), {"parallel.tp": 1})
 
 
-def _state_rules(plan: Plan) -> list[Rule]:
+def _state_rules(plan: Plan) -> Iterator[Issue]:
     """What training of layers with a state is not known to run with."""
     t, p, model = plan.train, plan.parallel, plan.architecture
     if not model.recurrence:
-        return []
+        return
     drop: Remedy = {"train.adapter": "none"}
     projects = model.recurrence.projects
     apart = model.recurrence.step_rank > 0 and not projects  # the scan is a function by itself
     attending = any(map(attends, model.kinds))
     targets = ("attention", "attention-all") if attending else ()
-    return [
-        Rule(
-            "",
-            p.tp * p.cp > 1,
+    if p.tp * p.cp > 1:
+        why = (
             "tensor and context parallelism of layers with a state are not planned: no framework "
-            "that is planned here shares their scans",
-            ({"parallel.tp": 1, "parallel.cp": 1},),
-        ),
-        Rule(
-            "",
-            p.ep > 1,
-            "expert parallelism of models whose layers keep states is not planned",
-            to("parallel.ep", 1),
-        ),
-        Rule(
-            "",
-            apart and COPIES[t.framework, t.precision].autocast,
+            "that is planned here shares their scans"
+        )
+        yield broken("", why, {"parallel.tp": 1, "parallel.cp": 1})
+    if p.ep > 1:
+        why = "expert parallelism of models whose layers keep states is not planned"
+        yield broken("", why, *to("parallel.ep", 1))
+    if apart and COPIES[t.framework, t.precision].autocast:
+        why = (
             "mamba_ssm's scan takes values, B and C of one dtype, and under autocast the norms of "
-            "B and C make them fp32",
-            to(
+            "B and C make them fp32"
+        )
+        yield broken(
+            "",
+            why,
+            *to(
                 "train.precision",
                 *(w for w in ("bf16-mixed", "bf16-pure") if (t.framework, w) in COPIES),
             ),
-        ),
-        Rule(
-            "",
-            p.pp > 1 and model.traits.residual_fp32,
-            "a residual stream in fp32 is not planned with pipeline parallelism",
-            to("parallel.pp", 1),
-        ),
-        Rule(
-            "",
-            t.adapter != "none" and t.lora_targets != ALL_LINEAR and not attending,
-            f"{model.label} has no attention for adapters",
-            (drop,),
-        ),
-        Rule(
-            "",
-            projects and t.adapter != "none" and t.lora_targets == ALL_LINEAR,
+        )
+    if p.pp > 1 and model.traits.residual_fp32:
+        why = "a residual stream in fp32 is not planned with pipeline parallelism"
+        yield broken("", why, *to("parallel.pp", 1))
+    if t.adapter != "none" and t.lora_targets != ALL_LINEAR and not attending:
+        yield broken("", f"{model.label} has no attention for adapters", drop)
+    if projects and t.adapter != "none" and t.lora_targets == ALL_LINEAR:
+        why = (
             "mamba_ssm's kernel multiplies with the weight of out_proj itself, past an adapter, "
-            "which PEFT refuses",
-            (
-                *to("train.lora_targets", *targets),
-                drop,
-            ),
-        ),
-        Rule(
-            "",
-            projects and bool(ADAPTERS[t.adapter].quantized),
+            "which PEFT refuses"
+        )
+        yield broken("", why, *to("train.lora_targets", *targets), drop)
+    if projects and ADAPTERS[t.adapter].quantized:
+        why = (
             "mamba_ssm's kernel multiplies with the weight of out_proj itself, which bitsandbytes "
-            "would have in 4 bits",
-            ({"train.adapter": "lora"}, drop),
-        ),
-    ]
+            "would have in 4 bits"
+        )
+        yield broken("", why, {"train.adapter": "lora"}, drop)
 
 
 @dataclass(frozen=True, eq=False)

@@ -720,7 +720,7 @@ FIGURES = (
     "memory.reserved_bytes",
     "run.seconds",
 )
-WHOLE = ("seconds", "gpu_hours", "energy_joules", "joules_per_token")
+WHOLE = ("seconds", "gpu_hours", "energy_joules", "disk_bytes")
 SERVED = (
     *("fits", "kv_capacity_tokens"),
     *("ttft_seconds", "tpot_seconds", "tokens_per_second", "ttft_range", "tpot_range"),
@@ -1201,3 +1201,12 @@ def test_what_is_said_of_the_server_stands_on_its_own_page() -> None:
     query = {"model": "llama-3-70b"}  # nothing is left for a cache on one GPU
     assert "nothing is left for the KV cache" not in texts(opened(query))
     assert "nothing is left for the KV cache" in texts(opened(query, "serve"))
+
+
+def test_time_says_what_passes_with_failures_where_that_is_more() -> None:
+    def said(**query: str) -> bool:
+        at = opened(query, "time")
+        return any("with saves and failures" in text.value for text in at.markdown)
+
+    assert said(fails="500")
+    assert not said()

@@ -141,7 +141,7 @@ def whole_run(report: Report) -> list[str]:
         f"{run.gpu_hours:,.0f}",
         *([money_text(run.cost)] if run.cost is not None else []),
         energy_text(run.energy_joules),
-        energy_text(run.joules_per_token),
+        bytes_text(run.disk_bytes),
         *([f"from {money_text((price or 0) * run.gpu_hours)}"] if listed else []),
     ]
 

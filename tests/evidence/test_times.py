@@ -102,7 +102,7 @@ CALLED = 0.119e-3 - 0.011e-3
 def test_products_of_xla_on_a_tpu(edge):
     speed = Speed.of(catalog.accelerator("tpu-v5e-16gb"), "bf16")
     work = Work("product", FORWARD, ((2.0, (edge, edge, edge)),), (), PRODUCT, Terms.of(()))
-    _, padded = product_flops(work, Amounts({}), speed.sms, speed.begins(PRODUCT))
+    _, padded = product_flops(work, Amounts({}), speed.sms, speed)
     assert padded / speed.matmul + CALLED == pytest.approx(XLA_ON_V5E[edge], rel=0.04)
 
 
@@ -111,7 +111,7 @@ def test_products_of_cublas_on_a_t4():
     of 70 W caps the clock (forums.developer.nvidia.com/t/about-gpu-peak-performance/264462)."""
     edge, speed = 4096, Speed.of(catalog.accelerator("t4-16gb"), "fp16")
     work = Work("product", FORWARD, ((2.0, (edge, edge, edge)),), (), PRODUCT, Terms.of(()))
-    flops, padded = product_flops(work, Amounts({}), speed.sms, speed.begins(PRODUCT))
+    flops, padded = product_flops(work, Amounts({}), speed.sms, speed)
     assert flops * speed.matmul / padded == pytest.approx(24e12, rel=0.04)
 
 

@@ -7,6 +7,7 @@ counted.json has not, and keeps what it is told. Needs torch and transformers (`
 where that is on the path.
 """
 
+import importlib
 import importlib.util
 import json
 import sys
@@ -33,6 +34,9 @@ def counted(config):
         made = getattr(classes, f"{OF_FLA[kind]}Config")(**own)
     else:
         made, classes = CONFIG_MAPPING[kind](**own), transformers
+        if not hasattr(transformers, named):  # a part, which its file does not offer
+            file = type(made).__module__.replace(".configuration_", ".modeling_")
+            classes = importlib.import_module(file)
     with torch.device("meta"):
         model = getattr(classes, named)(made)
     return sum(p.numel() for p in model.parameters())

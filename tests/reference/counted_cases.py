@@ -31,6 +31,12 @@ KIMI = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 5, "n
 TOWER = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1000,
          "num_hidden_layers": 3}  # fmt: skip
 BOTH = {"vision_config": TOWER | {"image_size": 192}, "text_config": TOWER | {"vocab_size": 5001}}
+HEWN = TOWER | {"image_size": 112}
+GLM = {"hidden_size": 192, "depth": 3, "num_heads": 3, "intermediate_size": 300, "image_size": 112,
+       "out_hidden_size": 512}  # fmt: skip
+SAM = {"hidden_size": 192, "num_attention_heads": 3, "num_hidden_layers": 3, "image_size": 256,
+       "global_attn_indexes": [1], "window_size": 5, "mlp_dim": 500, "output_channels": 64,
+       }  # fmt: skip
 TRANSLATES = "ForConditionalGeneration Model"
 SEQUENCES = {"d_model": 512, "encoder_layers": 3, "decoder_layers": 2, "encoder_ffn_dim": 900,
              "decoder_ffn_dim": 1100, "encoder_attention_heads": 8,
@@ -202,8 +208,118 @@ CASES = [
     ("blip", "Blip", "ForConditionalGeneration", [{}, BOTH]),
     ("chinese_clip", "ChineseCLIP", "Model", [{}, BOTH | {"projection_dim": 200}]),
     ("xmod", "Xmod", FULL, [{}, SMALL | {"languages": ["en_XX", "de_DE"]}]),
+    ("pixtral", "PixtralVision", "Model", [{}, HEWN | {"patch_size": 14}]),
+    ("idefics2_vision", "Idefics2Vision", "Transformer", [{}, HEWN]),
+    ("idefics3_vision", "Idefics3Vision", "Transformer", [{}, HEWN]),
+    ("smolvlm_vision", "SmolVLMVision", "Transformer", [{}, HEWN]),
+    ("paddleocr_vl_vision", "PaddleOCRVision", "Model", [{}, HEWN]),
+    ("blip_2_vision_model", "Blip2Vision", "Model", [{}, HEWN | {"qkv_bias": False}]),
+    ("instructblip_vision_model", "InstructBlipVision", "Model", [{}, HEWN]),
+    ("blip_2_qformer", "Blip2QFormer", "Model",
+     [{}, TOWER | {"cross_attention_frequency": 3, "use_qformer_text_input": True}]),
+    ("instructblip_qformer", "InstructBlipQFormer", "Model",
+     [{}, TOWER | {"encoder_hidden_size": 100, "vocab_size": 5001}]),
+    ("glm4v_vision", "Glm4vVision", "Model", [{}, GLM]),
+    ("glm4v_moe_vision", "Glm4vMoeVision", "Model", [{}, GLM | {"attention_bias": True}]),
+    ("glm_ocr_vision", "GlmOcrVision", "Model", [{}, GLM | {"attention_bias": False}]),
+    ("got_ocr2_vision", "GotOcr2Vision", "Encoder", [{}, SAM]),
+    ("sam_vision_model", "SamVision", "Model", [{}, SAM | {"use_rel_pos": False}]),
+    ("qwen2_audio_encoder", "Qwen2Audio", "Encoder", [{}, {"encoder_layers": 3, "d_model": 100,
+     "encoder_attention_heads": 5, "encoder_ffn_dim": 300, "max_source_positions": 200}]),
+    ("voxtral_encoder", "Voxtral", "Encoder", [{}, TOWER | {"num_mel_bins": 80}]),
+    ("audioflamingo3_encoder", "AudioFlamingo3", "Encoder", [{}, TOWER]),
+    ("glmasr_encoder", "GlmAsr", "Encoder", [{}, TOWER | {"num_key_value_heads": 2}]),
 ]  # fmt: skip
 
+
+# Wrappers, whose text has its sizes, and whose other parts have them or not.
+TEXT = {"text_config": LITTLE}
+WRAPPERS = [
+    ("aria", "Aria", [{"vision_config": HEWN, "projector_patch_to_query_dict": {"64": 7}}]),
+    ("aya_vision", "AyaVision",
+     [{"vision_config": HEWN | {"patch_size": 14}, "downsample_factor": 3},
+      {"alignment_intermediate_size": 100, "vision_config": HEWN}]),
+    ("cohere2_vision", "Cohere2Vision", [{}, {"vision_config": HEWN, "downsample_factor": 3,
+                                              "alignment_intermediate_size": 100}]),
+    ("deepseek_vl", "DeepseekVL", [{}, {"vision_config": HEWN}]),
+    ("glm4v", "Glm4v", [{}, {"vision_config": GLM}]),
+    ("glm46v", "Glm46V", [{}, {"vision_config": GLM}]),
+    ("glmga", "Glm46V", [{}]),
+    ("glm4v_moe", "Glm4vMoe", [{"vision_config": GLM}]),
+    ("glm_ocr", "GlmOcr", [{}, {"vision_config": GLM}]),
+    ("got_ocr2", "GotOcr2", [{}, {"vision_config": SAM}]),
+    ("idefics2", "Idefics2", [{}, {"vision_config": HEWN, "perceiver_config": {
+        "resampler_depth": 2, "resampler_n_latents": 9, "num_key_value_heads": 2,
+        "resampler_n_heads": 4, "resampler_head_dim": 10, "hidden_size": 512}}]),
+    ("lfm2_vl", "Lfm2Vl",
+     [{}, {"vision_config": TOWER | {"num_patches": 100}, "projector_bias": False,
+           "projector_use_layernorm": False, "projector_hidden_size": 99}]),
+    ("lighton_ocr", "LightOnOcr", [{}, {"vision_config": HEWN, "spatial_merge_size": 3}]),
+    ("llava_next_video", "LlavaNextVideo",
+     [{}, {"vision_config": HEWN, "vision_feature_layer": [1, 2],
+           "multimodal_projector_bias": False}]),
+    ("llava_onevision", "LlavaOnevision", [{}, {"vision_config": HEWN}]),
+    ("video_llava", "VideoLlava", [{}, {"vision_config": HEWN, "vision_feature_layer": [1, 2]}]),
+    ("vipllava", "VipLlava", [{}, {"vision_config": HEWN, "vision_feature_layer": [-2, -3]}]),
+    ("ovis2", "Ovis2", [{}, {"vision_config": HEWN | {"hidden_stride": 2, "vocab_size": 99,
+                             "qkv_bias": True, "mlp_bias": True}, "hidden_size": 512}]),
+    ("paddleocr_vl", "PaddleOCRVL", [{}, {"vision_config": HEWN | {"spatial_merge_size": 3}}]),
+    ("blip-2", "Blip2", [{}, {"vision_config": HEWN, "num_query_tokens": 9,
+                              "qformer_config": TOWER | {"encoder_hidden_size": 384}}]),
+    ("instructblip", "InstructBlip", [{}, {"qformer_config": TOWER}]),
+    ("instructblipvideo", "InstructBlipVideo", [{}]),
+    ("audioflamingo3", "AudioFlamingo3", [{}, {"audio_config": TOWER, "projector_bias": False}]),
+    ("musicflamingo", "MusicFlamingo", [{}]),
+    ("glmasr", "GlmAsr", [{}, {"audio_config": TOWER}]),
+    ("qwen2_audio", "Qwen2Audio", [{}]),
+    ("voxtral", "Voxtral", [{}, {"audio_config": TOWER}]),
+]  # fmt: skip
+CASES += [(kind, stem, "ForConditionalGeneration", [TEXT | own for own in keys])
+          for kind, stem, keys in WRAPPERS]  # fmt: skip
+CASES += [("fuyu", "Fuyu", "ForCausalLM", [TEXT | {"patch_size": 20}])]
+
+# Classes that no family plans, of architectures that are planned or counted.
+MORE_HEADS = "ForMultipleChoice ForNextSentencePrediction ForPreTraining"
+BOTH_WAYS = {"d_model": 256, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+             "decoder_attention_heads": 4, "encoder_ffn_dim": 300, "decoder_ffn_dim": 300,
+             "vocab_size": 5001}  # fmt: skip
+T5S = {"d_model": 256, "num_layers": 2, "num_heads": 4, "d_ff": 300, "vocab_size": 5001}
+CASES += [
+    ("bert", "Bert", f"LMHeadModel {MORE_HEADS}", [{}, SMALL]),
+    ("megatron-bert", "MegatronBert", f"ForCausalLM {MORE_HEADS}", [{}, SMALL]),
+    ("mobilebert", "MobileBert", MORE_HEADS, [{}]),
+    ("fnet", "FNet", MORE_HEADS, [{}, SMALL]),
+    ("albert", "Albert", "ForMultipleChoice ForPreTraining",
+     [{"num_hidden_layers": 3}, SMALL | {"embedding_size": 100, "num_labels": 2}]),
+    ("big_bird", "BigBird", "ForCausalLM ForMultipleChoice ForPreTraining", [{}, SMALL]),
+    ("roformer", "RoFormer", "ForCausalLM ForMultipleChoice", [{}, SMALL]),
+    ("convbert", "ConvBert", "ForMultipleChoice", [{}]),
+    ("bart", "Bart", "Model ForQuestionAnswering", [BOTH_WAYS]),
+    ("mt5", "MT5", "Model ForQuestionAnswering", [T5S]),
+    ("deit", "DeiT", "ForImageClassificationWithTeacher", [{}, SEEN]),
+    ("distilbert", "DistilBert", "ForMultipleChoice", [{}]),
+]  # fmt: skip
+CASES += [
+    (kind, stem, ends, [SMALL])
+    for ends, kinds in (
+        ("ForCausalLM ForMultipleChoice",
+         (("roberta", "Roberta"), ("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert"),
+          ("electra", "Electra"), ("ernie", "Ernie"), ("data2vec-text", "Data2VecText"),
+          ("rembert", "RemBert"), ("roberta-prelayernorm", "RobertaPreLayerNorm"),
+          ("xlm-roberta-xl", "XLMRobertaXL"), ("xmod", "Xmod"))),
+        ("ForMultipleChoice",
+         (("mpnet", "MPNet"),
+          ("nystromformer", "Nystromformer"), ("longformer", "Longformer"))),
+    )
+    for kind, stem in kinds
+]  # fmt: skip
+CASES += [
+    (kind, stem, "Model", [BOTH_WAYS | {"vocab_size": 60_001}])
+    for kind, stem in (
+        ("mbart", "MBart"), ("plbart", "PLBart"), ("blenderbot", "Blenderbot"),
+        ("pegasus", "Pegasus"), ("m2m_100", "M2M100"), ("marian", "Marian"), ("whisper", "Whisper"),
+    )
+] + [(kind, stem, "Model", [T5S]) for kind, stem in (("t5", "T5"), ("umt5", "UMT5"))]  # fmt: skip
 
 # The same of flash-linear-attention, whose files name no class.
 BIG = {"hidden_size": 2048, "num_hidden_layers": 24}

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
-import io
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import memcore
-from memcore import PlanError, Report, cli
+from memcore import PlanError
 from memcore.cli import prices, reading
 from memcore.evaluate import evaluate
 from memcore.formats import machines
@@ -35,50 +32,17 @@ ROOT = Path(__file__).resolve().parents[2]
 CONSUMERS = ("parameters", "gradients", "optimizer states", "activations", "workspace")
 
 
-class Ran:
-    """What one call of the command gave."""
-
-    def __init__(self, status: int, out: str, err: str):
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def lines(self) -> list[Any]:
-        return [json.loads(line, parse_constant=_refuse) for line in self.out.splitlines()]
-
-
-def _refuse(word: str) -> None:
-    raise AssertionError(f"{word} in the output")
-
-
-@pytest.fixture
-def memplan(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Ran]:
-    """Runs the command in this process."""
-
-    def run(*arguments: object, given: str | bytes = "") -> Ran:
-        data = given.encode() if isinstance(given, str) else given
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-        try:
-            status = cli.main([str(a) for a in arguments])
-        except SystemExit as e:  # argparse
-            status = int(e.code or 0)
-        return Ran(status, *capsys.readouterr())
-
-    return run
-
-
 # --- what a script asks ---------------------------------------------------------------------------
 
 
-def of_length(tokens: int, **serve: int) -> dict[str, Any]:
+def of_length(tokens, **serve):
     return {"train": {"seq_len": tokens, "checkpointing": "none"}, "serve": serve}
 
 
 SHORT, LONG = 4096, 10_240
 
 
-def verdicts() -> dict[str, dict[str, Any]]:
+def verdicts():
     """A plan of each verdict, found by its length."""
     found: dict[str, dict[str, Any]] = {}
     for tokens in range(SHORT, LONG + 1, 1024):
@@ -95,9 +59,7 @@ STATUSES = {"fits": 0, "over": 1, "tight": 3}
 
 @pytest.mark.parametrize("verdict", STATUSES)
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_check_says_by_its_status_whether_a_plan_fits(
-    memplan: Callable[..., Ran], tmp_path: Path, verdict: str, form: tuple[str, ...]
-) -> None:
+def test_check_says_by_its_status_whether_a_plan_fits(memplan, tmp_path, verdict, form):
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(verdicts()[verdict]))
     plain = memplan("evaluate", file, *form)
@@ -107,15 +69,13 @@ def test_check_says_by_its_status_whether_a_plan_fits(
 
 
 @pytest.mark.parametrize("verdict", STATUSES)
-def test_seconds_of_a_plan_that_does_not_fit_say_so(
-    memplan: Callable[..., Ran], verdict: str
-) -> None:
+def test_seconds_of_a_plan_that_does_not_fit_say_so(memplan, verdict):
     said = memplan("evaluate", "-", given=json.dumps(verdicts()[verdict])).out
     assert ("\nStep, if it fitted: " in said) == (verdict == "over")
     assert ("\nStep: " in said) == (verdict != "over")
 
 
-def test_the_documentation_names_gpus_that_are_there() -> None:
+def test_the_documentation_names_gpus_that_are_there():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     texts = (page.read_text(encoding="utf-8") for page in pages)
     named = {
@@ -125,7 +85,7 @@ def test_the_documentation_names_gpus_that_are_there() -> None:
     assert all(map(machines.called, named))
 
 
-def test_check_of_what_is_not_a_plan(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+def test_check_of_what_is_not_a_plan(memplan, tmp_path):
     assert memplan("evaluate", tmp_path / "none.json", "--check").status == 2
     assert memplan("evaluate", "-", "--check", given="{").status == 2
     assert memplan("evaluate", "-", "--check", "--json", given="{\n").status == 2
@@ -141,9 +101,7 @@ def test_check_of_what_is_not_a_plan(memplan: Callable[..., Ran], tmp_path: Path
         ([], 0),
     ],
 )
-def test_check_of_several_plans_is_that_of_the_worst(
-    memplan: Callable[..., Ran], lines: list[str], status: int
-) -> None:
+def test_check_of_several_plans_is_that_of_the_worst(memplan, lines, status):
     plans = verdicts() | {"no plan": {"train": {"micro_batch": 0}}}
     given = "".join(f"{json.dumps(plans[word])}\n" for word in lines)
     ran = memplan("evaluate", "-", "--json", "--check", given=given)
@@ -151,7 +109,7 @@ def test_check_of_several_plans_is_that_of_the_worst(
     assert len(ran.lines) == len(lines)
 
 
-def test_check_of_serving(memplan: Callable[..., Ran]) -> None:
+def test_check_of_serving(memplan):
     """Training fits and 100,000 sequences do not; the other way round; and neither is asked."""
     crowded = json.dumps(of_length(SHORT, concurrency=100_000))
     assert memplan("evaluate", "-", "--check", given=crowded).status == 0
@@ -162,7 +120,7 @@ def test_check_of_serving(memplan: Callable[..., Ran]) -> None:
     assert memplan("evaluate", "-", "--check-serving", "--check", given=alone).status == 1
 
 
-def test_check_is_serving_where_training_is_not_planned(memplan: Callable[..., Ran]) -> None:
+def test_check_is_serving_where_training_is_not_planned(memplan):
     for concurrency, status in ((1, 0), (10**6, 1)):
         plan = {
             "model": "mamba2-780m",
@@ -173,7 +131,7 @@ def test_check_is_serving_where_training_is_not_planned(memplan: Callable[..., R
         assert memplan("evaluate", "-", "--check", given=json.dumps(plan)).status == status
 
 
-def test_check_of_an_engine_beside_the_trainer(memplan: Callable[..., Ran]) -> None:
+def test_check_of_an_engine_beside_the_trainer(memplan):
     """The worse of the two verdicts."""
     found = set()
     for model, gpus in (("llama-3.2-1b", 8), ("llama-3.2-1b", 64), ("llama-3-8b", 64)):
@@ -192,13 +150,13 @@ def test_check_of_an_engine_beside_the_trainer(memplan: Callable[..., Ran]) -> N
     assert found == {"fits", "tight", "over"}
 
 
-def test_the_statuses_of_a_check_are_in_the_help(memplan: Callable[..., Ran]) -> None:
+def test_the_statuses_of_a_check_are_in_the_help(memplan):
     said = " ".join(memplan("evaluate", "--help").out.split())
     for words in ("0 it fits", "1 it does not", "3 it is tight", "2 there is no answer"):
         assert words in said
 
 
-def in_a_process(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+def in_a_process(*arguments, **options):
     return subprocess.Popen(
         [sys.executable, "-m", "memcore.cli", *arguments],
         stdin=subprocess.PIPE,
@@ -212,7 +170,7 @@ def in_a_process(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
 # ---- a good plan
 
 
-def test_report_for_people(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+def test_report_for_people(memplan, tmp_path):
     file = tmp_path / "plan.json"
     file.write_text('{"train": {"offload_optimizer": "cpu"}}')
     ran = memplan("evaluate", file)
@@ -235,23 +193,23 @@ def test_report_for_people(memplan: Callable[..., Ran], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", list(catalog.plan_entries()))
-def test_worked_plans_print_and_come_back(memplan: Callable[..., Ran], name: str) -> None:
+def test_worked_plans_print_and_come_back(memplan, name):
     document = memplan("plans", name).out
     ran = memplan("evaluate", "-", given=document)
     assert (ran.status, ran.err) == (0, "")
     assert memplan("evaluate", "-", "--json", given=json.dumps(json.loads(document))).status == 0
 
 
-def test_json_report_of_a_file(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+def test_json_report_of_a_file(memplan, tmp_path):
     file = tmp_path / "plan.json"
     file.write_text("{}")
     ran = memplan("evaluate", file, "--json")
     assert ran.status == 0
-    assert json.loads(ran.out) == json.loads(json.dumps(evaluate(Plan()).to_dict()))
+    assert ran.json == json.loads(json.dumps(evaluate(Plan()).to_dict()))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
-def test_any_unicode_file(memplan: Callable[..., Ran], tmp_path: Path, encoding: str) -> None:
+def test_any_unicode_file(memplan, tmp_path, encoding):
     """Windows shells write UTF-16 or a byte order mark."""
     file = tmp_path / "plan.json"
     file.write_bytes('{"train": {"micro_batch": 2}}'.encode(encoding))
@@ -261,7 +219,7 @@ def test_any_unicode_file(memplan: Callable[..., Ran], tmp_path: Path, encoding:
 # ---- one plan a line
 
 
-def test_one_report_a_line_in_order(memplan: Callable[..., Ran]) -> None:
+def test_one_report_a_line_in_order(memplan):
     batches = [4, 1, 2]
     given = "".join(json.dumps({"train": {"micro_batch": b}}) + "\n" for b in batches)
     ran = memplan("evaluate", "-", "--json", given=given)
@@ -269,7 +227,7 @@ def test_one_report_a_line_in_order(memplan: Callable[..., Ran]) -> None:
     assert [r["plan"]["train"]["micro_batch"] for r in ran.lines] == batches
 
 
-def test_a_bad_line_is_answered_in_its_place(memplan: Callable[..., Ran]) -> None:
+def test_a_bad_line_is_answered_in_its_place(memplan):
     typo = '{"train": {"micro_bach": 2}}'
     given = f'{{}}\n\n  \r\n{typo}\nno JSON\n{{"model": "gpt2", "train": {{"seq_len": 1024}}}}'
     ran = memplan("evaluate", "-", "--json", given=given)
@@ -283,14 +241,12 @@ def test_a_bad_line_is_answered_in_its_place(memplan: Callable[..., Ran]) -> Non
     assert last["parameters"] == 124_439_808
 
 
-def test_nothing_in_nothing_out(memplan: Callable[..., Ran]) -> None:
+def test_nothing_in_nothing_out(memplan):
     ran = memplan("evaluate", "-", "--json", given="\n\n")
     assert (ran.status, ran.out, ran.err) == (0, "", "")
 
 
-def test_half_a_character_in_a_line_leaves_the_next_its_answer(
-    memplan: Callable[..., Ran],
-) -> None:
+def test_half_a_character_in_a_line_leaves_the_next_its_answer(memplan):
     bad = (
         '{"\\ud800": 1}',
         '{"cluster": {"gpu": {"\\ud800": 1}}}',
@@ -305,13 +261,11 @@ def test_half_a_character_in_a_line_leaves_the_next_its_answer(
     assert "half of a character" in memplan("evaluate", "-", given=bad[0]).err
 
 
-def test_where_memplan_fails_at_a_line_the_next_is_answered(
-    memplan: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_memplan_fails_at_a_line_the_next_is_answered(memplan, monkeypatch):
     """And a single plan gives a sentence, not a traceback."""
     real = memcore.evaluate
 
-    def broken(plan: Plan) -> Report:
+    def broken(plan):
         if plan.train.micro_batch == 13:
             raise TypeError("on purpose")
         return real(plan)
@@ -329,7 +283,7 @@ def test_where_memplan_fails_at_a_line_the_next_is_answered(
     assert "Traceback" not in ran.err
 
 
-def test_an_endless_line_does_not_fill_memory_nor_end_the_rest(memplan: Callable[..., Ran]) -> None:
+def test_an_endless_line_does_not_fill_memory_nor_end_the_rest(memplan):
     given = b"{" + b" " * (3 * reading.MAX_PLAN_BYTES) + b"}\n{}\n"
     ran = memplan("evaluate", "-", "--json", given=given)
     assert ran.status == 2
@@ -353,7 +307,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda t: t[:40])
-def test_whatever_a_line_holds_the_next_is_answered(memplan: Callable[..., Ran], text: str) -> None:
+def test_whatever_a_line_holds_the_next_is_answered(memplan, text):
     given = text.encode("utf-8", "surrogatepass") + b"\n{}\n"
     ran = memplan("evaluate", "-", "--json", given=given)
     assert ran.status == 2
@@ -366,7 +320,7 @@ def test_whatever_a_line_holds_the_next_is_answered(memplan: Callable[..., Ran],
 
 
 @given(st.binary(max_size=200).filter(lambda b: b.strip() and b"\n" not in b))
-def test_no_bytes_break_it(data: bytes) -> None:
+def test_no_bytes_break_it(data):
     with contextlib.suppress(PlanError):
         reading.plan_of(data)
 
@@ -374,15 +328,12 @@ def test_no_bytes_break_it(data: bytes) -> None:
 # ---- what cannot be read
 
 
-def test_a_typo_is_answered_with_the_right_name(
-    memplan: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_a_typo_is_answered_with_the_right_name(refused, tmp_path):
     file = tmp_path / "plan.json"
     file.write_text('{"train": {"micro_bach": 2}, "model": "lama-3-8b"}')
-    ran = memplan("evaluate", file)
-    assert (ran.status, ran.out) == (2, "")
-    assert f"memplan: {file}: train.micro_bach: unknown key; did you mean 'micro_batch'?" in ran.err
-    assert "Traceback" not in ran.err
+    said = refused("evaluate", file)
+    assert f"memplan: {file}: train.micro_bach: unknown key; did you mean 'micro_batch'?" in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize(
@@ -397,9 +348,7 @@ def test_a_typo_is_answered_with_the_right_name(
         (b'{"zero": 1, "zero": 2}', "'zero' is there twice"),
     ],
 )
-def test_files_that_are_no_plan(
-    memplan: Callable[..., Ran], tmp_path: Path, content: bytes | None, says: str
-) -> None:
+def test_files_that_are_no_plan(memplan, tmp_path, content, says):
     file = tmp_path / "some plan.json"
     if content is not None:
         file.write_bytes(content)
@@ -411,28 +360,26 @@ def test_files_that_are_no_plan(
         assert ran.err.count("\n") == 1
 
 
-def test_a_folder_is_no_plan(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+def test_a_folder_is_no_plan(memplan, tmp_path):
     ran = memplan("evaluate", tmp_path)
     assert ran.status == 2
     assert ran.err.startswith(f"memplan: {tmp_path}: ")
     assert ran.err.count("\n") == 1
 
 
-def test_a_models_folder_is_its_config(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+def test_a_models_folder_is_its_config(memplan, tmp_path):
     config = catalog.model_entry("yi-6b")["config"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     ran = memplan("evaluate", tmp_path, "--json")
-    assert json.loads(ran.out)["parameters"] == 6_061_035_520
+    assert ran.json["parameters"] == 6_061_035_520
 
 
-def test_a_model_by_its_name_on_the_hub(
-    memplan: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_by_its_name_on_the_hub(memplan, refused, tmp_path, monkeypatch):
     """A preset, or the config.json that was brought to this machine; else how to bring it."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    ran = memplan("evaluate", "some/thing-6B")
-    assert ran.status == 2
-    assert "`hf download some/thing-6B config.json` brings it" in ran.err
+    assert "`hf download some/thing-6B config.json` brings it" in refused(
+        "evaluate", "some/thing-6B"
+    )
     kept = tmp_path / "models--some--thing-6B"
     (kept / "refs").mkdir(parents=True)
     (kept / "refs" / "main").write_text("0123abc")
@@ -446,19 +393,19 @@ def test_a_model_by_its_name_on_the_hub(
         ("evaluate", "some/thing-6B", "--json"),
         ("evaluate", "{}", "--set", "model=some/thing-6B", "--json"),
     ):
-        assert json.loads(memplan(*words).out)["parameters"] == 6_061_035_520
+        assert memplan(*words).json["parameters"] == 6_061_035_520
     for command in ("read", "check"):
         for name, status in (("some/thing-6B", 0), ("01-ai/Yi-6B", 0), ("some/other", 2)):
             assert memplan(command, zero, "--model", name).status == status
 
 
-def test_a_name_that_no_file_can_have(memplan: Callable[..., Ran]) -> None:
+def test_a_name_that_no_file_can_have(memplan):
     ran = memplan("evaluate", "a\x00b")
     assert ran.status == 2
     assert ran.err.count("\n") == 1
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+def test_a_reader_that_leaves_early_is_no_error():
     process = in_a_process("evaluate", "-", "--json")
     assert process.stdin
     assert process.stdout
@@ -477,18 +424,18 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 # ---- lists
 
 
-def test_models(memplan: Callable[..., Ran]) -> None:
+def test_models(memplan):
     table = memplan("models").out
-    for row in json.loads(memplan("models", "--json").out):
+    for row in memplan("models", "--json").json:
         assert row["name"] in table
         assert row["parameters"] > 10**7
     assert "llama-3-8b" in table
     assert "8.03B" in table
 
 
-def test_gpus(memplan: Callable[..., Ran]) -> None:
+def test_gpus(memplan):
     table = memplan("gpus").out
-    rows = {row["name"]: row for row in json.loads(memplan("gpus", "--json").out)}
+    rows = {row["name"]: row for row in memplan("gpus", "--json").json}
     assert rows["h100-sxm-80gb"]["memory_bandwidth"] == 3.35e12
     assert all(row["memory_bytes"] > 0 for row in rows.values())
     line = next(line for line in table.splitlines() if line.startswith("h100-sxm-80gb"))
@@ -496,16 +443,16 @@ def test_gpus(memplan: Callable[..., Ran]) -> None:
     assert line.endswith(" 989")
 
 
-def test_gpus_says_what_is_not_yet_sold(memplan: Callable[..., Ran]) -> None:
+def test_gpus_says_what_is_not_yet_sold(memplan):
     lines = {line.split()[0]: line for line in memplan("gpus").out.splitlines()}
     assert lines["mi455x-432gb"].endswith("announced")
     assert lines["vr200-288gb"].endswith("preliminary")
-    rows = {row["name"]: row for row in json.loads(memplan("gpus", "--json").out)}
+    rows = {row["name"]: row for row in memplan("gpus", "--json").json}
     assert rows["h100-sxm-80gb"]["status"] == "shipping"
 
 
-def test_prices(memplan: Callable[..., Ran], capsys: pytest.CaptureFixture[str]) -> None:
-    rows = json.loads(memplan("prices", "h100-sxm-80gb", "--json").out)
+def test_prices(memplan, capsys):
+    rows = memplan("prices", "h100-sxm-80gb", "--json").json
     assert {"AWS p5.48xlarge", "Nebius", "CoreWeave"} <= {row["cloud"] for row in rows}
     assert all(row["source"] for row in rows)
     args = argparse.Namespace(gpu="h100-sxm-80gb", json=False)
@@ -517,18 +464,16 @@ def test_prices(memplan: Callable[..., Ran], capsys: pytest.CaptureFixture[str])
     assert "set run.price_per_gpu_hour yourself" in memplan("prices", "phone-8gb").out
 
 
-def test_plans(memplan: Callable[..., Ran]) -> None:
-    rows = json.loads(memplan("plans", "--json").out)
+def test_plans(memplan, refused):
+    rows = memplan("plans", "--json").json
     assert [row["name"] for row in rows] == list(catalog.plan_entries())
-    ran = memplan("plans", "lama-3-8b-fsdp2-8xh100")
-    assert ran.status == 2
-    assert "did you mean 'llama-3-8b-fsdp2-8xh100'" in ran.err
+    assert "did you mean 'llama-3-8b-fsdp2-8xh100'" in refused("plans", "lama-3-8b-fsdp2-8xh100")
 
 
 # ---- the rest
 
 
-def test_help_and_version(memplan: Callable[..., Ran]) -> None:
+def test_help_and_version(memplan):
     assert "evaluate" in memplan("--help").out
     assert memplan("--version").out.startswith("memplan ")
     assert memplan().status == 2
@@ -536,13 +481,11 @@ def test_help_and_version(memplan: Callable[..., Ran]) -> None:
 
 
 @pytest.mark.parametrize("port", ["0", "-1", "65536", "9" * 5000, "x", "८५०१"])
-def test_ports_that_are_none(memplan: Callable[..., Ran], port: str) -> None:
-    ran = memplan("app", "--port", port)
-    assert ran.status == 2
-    assert "is not a port" in ran.err
+def test_ports_that_are_none(refused, port):
+    assert "is not a port" in refused("app", "--port", port)
 
 
-def test_a_busy_port_is_named(memplan: Callable[..., Ran]) -> None:
+def test_a_busy_port_is_named(memplan):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ran = memplan("app", "--port", port)
@@ -550,13 +493,13 @@ def test_a_busy_port_is_named(memplan: Callable[..., Ran]) -> None:
     assert f"cannot serve on 127.0.0.1 port {port}" in ran.err
 
 
-def test_a_host_that_is_none(memplan: Callable[..., Ran]) -> None:
+def test_a_host_that_is_none(memplan):
     ran = memplan("app", "--host", "no.such.host.invalid")
     assert ran.status == 1
     assert "cannot serve on no.such.host.invalid" in ran.err
 
 
-def test_evaluate_imports_neither_pandas_nor_streamlit() -> None:
+def test_evaluate_imports_neither_pandas_nor_streamlit():
     code = (
         "import sys; from memcore import cli; cli.main(['evaluate', '-']); "
         "print({'numpy', 'pandas', 'plotly', 'streamlit'} & set(sys.modules), file=sys.stderr)"
@@ -571,7 +514,7 @@ def test_evaluate_imports_neither_pandas_nor_streamlit() -> None:
 # --- explain -------------------------------------------------------------------------------------
 
 
-def test_explain_prints_the_formula_the_parts_and_a_source(memplan: Callable[..., Ran]) -> None:
+def test_explain_prints_the_formula_the_parts_and_a_source(memplan):
     report = evaluate(Plan())
     ran = memplan("explain", "-", "memory.allocated_bytes", given="{}")
     assert (ran.status, ran.err) == (0, "")
@@ -582,7 +525,7 @@ def test_explain_prints_the_formula_the_parts_and_a_source(memplan: Callable[...
     assert "F/STATE" in ran.out
 
 
-def test_explain_lists_every_number_and_explains_each(memplan: Callable[..., Ran]) -> None:
+def test_explain_lists_every_number_and_explains_each(memplan):
     listed = memplan("explain", "-", given="{}").out.splitlines()[1:]
     paths = [line.split()[0] for line in listed]
     assert {"parameters", "time.mfu", "serve.ttft_seconds", "ledger.0.bytes"} <= set(paths)
@@ -602,41 +545,33 @@ def test_explain_lists_every_number_and_explains_each(memplan: Callable[..., Ran
         ("", "choose one of"),
     ],
 )
-def test_explain_refuses_what_is_no_number(
-    memplan: Callable[..., Ran], number: str, says: str
-) -> None:
-    ran = memplan("explain", "-", number, given="{}")
-    assert (ran.status, ran.out) == (2, "")
-    assert says in ran.err
+def test_explain_refuses_what_is_no_number(refused, number, says):
+    assert says in refused("explain", "-", number, given="{}")
 
 
-def test_explain_says_why_a_part_is_not_there(memplan: Callable[..., Ran]) -> None:
-    ran = memplan("explain", "-", "time.mfu", given='{"parallel": {"ep": 2}}')
-    assert ran.status == 2
-    assert "time is not computed for this plan" in ran.err
-    ran = memplan("explain", "-", "time.mfu", given='{"parallel": {"tp": 0}}')
-    assert ran.status == 2
-    assert "parallel.tp" in ran.err
+def test_explain_says_why_a_part_is_not_there(refused):
+    assert "time is not computed for this plan" in refused(
+        "explain", "-", "time.mfu", given='{"parallel": {"ep": 2}}'
+    )
+    assert "parallel.tp" in refused("explain", "-", "time.mfu", given='{"parallel": {"tp": 0}}')
 
 
-def test_levers_for_people_and_as_json(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+def test_levers_for_people_and_as_json(memplan, tmp_path):
     file = tmp_path / "plan.json"
     file.write_text('{"train": {"micro_batch": 4, "checkpointing": "none"}}')
     ran = memplan("levers", file)
     assert ran.status == 0
     assert "single changes make it fit" in ran.out
     assert ran.out.index("Micro-batch: 1") < ran.out.index("Checkpointing: Full")
-    (found,) = [json.loads(memplan("levers", file, "--json").out)]
+    (found,) = [memplan("levers", file, "--json").json]
     first = found[0]
     assert first["changes"] == {"train.micro_batch": 1, "train.grad_accumulation": 4}
     assert first["saved_bytes"] > 0
     assert first["verdict"] == "fits"
 
 
-def test_levers_of_what_is_no_plan_or_not_computed(memplan: Callable[..., Ran]) -> None:
-    ran = memplan("levers", "-", given='{"train": {"zerro": 3}}')
-    assert ran.status == 2
-    assert "train.zerro" in ran.err
+def test_levers_of_what_is_no_plan_or_not_computed(memplan, refused):
+    assert "train.zerro" in refused("levers", "-", given='{"train": {"zerro": 3}}')
     ran = memplan("levers", "-", given='{"model": "qwen3-30b-a3b", "parallel": {"ep": 2}}')
     assert ran.status == 0
     assert "Note:" in ran.out or "fit" in ran.out
@@ -647,31 +582,31 @@ def test_levers_of_what_is_no_plan_or_not_computed(memplan: Callable[..., Ran]) 
 STREAM = '{"model": "llama-3.2-1b", "serve": {"requests": 40, "shared_prefix": 64}}'
 
 
-def test_simulate_prints_a_line_for_each_strategy(memplan: Callable[..., Ran]) -> None:
+def test_simulate_prints_a_line_for_each_strategy(memplan):
     ran = memplan("simulate", "-", given=STREAM)
     assert (ran.status, ran.err) == (0, "")
     for strategy in STRATEGIES.values():
         assert ran.out.count(f"{strategy.label}  ") == 3
 
 
-def test_simulate_as_json_and_as_csv_says_the_same(memplan: Callable[..., Ran]) -> None:
-    document = json.loads(memplan("simulate", "-", "--json", given=STREAM).out)
+def test_simulate_as_json_and_as_csv_says_the_same(memplan):
+    document = memplan("simulate", "-", "--json", given=STREAM).json
     ran = memplan("simulate", "-", "--csv", given=STREAM)
-    rows = list(csv.DictReader(io.StringIO(ran.out)))
+    rows = ran.csv
     assert [r["strategy"] for r in rows] == list(STRATEGIES)
     for row, run in zip(rows, document["runs"], strict=True):
         assert float(row["ttft.p90"]) == run["ttft"]["p90"]
         assert float(row["memory.used"]) == run["memory"]["used"]
 
 
-def test_simulate_against_the_rate(memplan: Callable[..., Ran]) -> None:
+def test_simulate_against_the_rate(memplan):
     given = '{"model": "llama-3.2-1b", "serve": {"requests": 40, "target_ttft": 0.2}}'
     ran = memplan("simulate", "-", "--rates", given=given)
     assert (ran.status, ran.err) == (0, "")
     assert "in targets" in ran.out
-    document = json.loads(memplan("simulate", "-", "--rates", "--json", given=given).out)
+    document = memplan("simulate", "-", "--rates", "--json", given=given).json
     ran = memplan("simulate", "-", "--rates", "--csv", given=given)
-    rows = list(csv.DictReader(io.StringIO(ran.out)))
+    rows = ran.csv
     assert [float(r["rate"]) for r in rows] == [r["rate"] for r in document]
     assert [float(r["attained"]) for r in rows] == [r["attained"] for r in document]
     refused = memplan(
@@ -681,7 +616,7 @@ def test_simulate_against_the_rate(memplan: Callable[..., Ran]) -> None:
     assert "Within targets" in memplan("simulate", "-", given=given).out
 
 
-def test_solve_keeps_to_the_plans_targets(memplan: Callable[..., Ran]) -> None:
+def test_solve_keeps_to_the_plans_targets(memplan):
     plain, own, asked = (
         memplan("solve", "concurrency", "-", *more, given=json.dumps({"serve": serve})).out
         for serve, more in (
@@ -694,20 +629,18 @@ def test_solve_keeps_to_the_plans_targets(memplan: Callable[..., Ran]) -> None:
 
 
 @pytest.mark.parametrize(("option", "given"), [("--tpot", "20"), ("--ttft", "500")])
-def test_milliseconds_are_not_taken_for_seconds(
-    memplan: Callable[..., Ran], option: str, given: str
-) -> None:
-    ran = memplan("solve", "concurrency", "{}", option, given)
-    assert ran.status == 2
-    assert f"write {given}ms or {int(given) / 1000:g}, or {given}s if" in ran.err
+def test_milliseconds_are_not_taken_for_seconds(memplan, refused, option, given):
+    assert f"write {given}ms or {int(given) / 1000:g}, or {given}s if" in refused(
+        "solve", "concurrency", "{}", option, given
+    )
     assert memplan("solve", "concurrency", "{}", option, f"{given}s").status == 0
 
 
-def test_simulate_takes_lengths_from_a_file(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+def test_simulate_takes_lengths_from_a_file(memplan, tmp_path):
     file = tmp_path / "lengths.csv"
     file.write_text("prompt,output\n300,7\n")
     ran = memplan("simulate", "-", "--lengths", file, "--json", given=STREAM)
-    document = json.loads(ran.out)
+    document = ran.json
     assert (document["prompt_tokens_mean"], document["output_tokens_mean"]) == (300, 7)
     assert any("not part of the plan" in note for note in document["notes"])
 
@@ -716,46 +649,37 @@ def test_simulate_takes_lengths_from_a_file(memplan: Callable[..., Ran], tmp_pat
     ("text", "said"),
     [("", "empty"), ("a,b\n1,2\n", "prompt"), ("1,-2\n", "'-2'"), ("1,2\n" * 1_100_000, "at most")],
 )
-def test_simulate_refuses_a_file_that_holds_no_lengths(
-    memplan: Callable[..., Ran], tmp_path: Path, text: str, said: str
-) -> None:
+def test_simulate_refuses_a_file_that_holds_no_lengths(memplan, refused, tmp_path, text, said):
     file = tmp_path / "lengths.csv"
     file.write_text(text)
-    ran = memplan("simulate", "-", "--lengths", file, given=STREAM)
-    assert (ran.status, ran.out) == (2, "")
-    assert "lengths.csv: " in ran.err
-    assert said in ran.err
+    said = refused("simulate", "-", "--lengths", file, given=STREAM)
+    assert "lengths.csv: " in said
+    assert said in said
     missing = memplan("simulate", "-", "--lengths", tmp_path / "none.csv", given=STREAM)
     assert (missing.status, missing.out) == (2, "")
 
 
-def test_simulate_refuses_what_is_no_plan(memplan: Callable[..., Ran]) -> None:
-    ran = memplan("simulate", "-", given='{"serve": {"seed": -1}}')
-    assert (ran.status, ran.out) == (2, "")
-    assert "serve.seed" in ran.err
+def test_simulate_refuses_what_is_no_plan(refused):
+    assert "serve.seed" in refused("simulate", "-", given='{"serve": {"seed": -1}}')
 
 
-def test_solve_answers_three_questions(memplan: Callable[..., Ran]) -> None:
+def test_solve_answers_three_questions(memplan):
     assert "Longest context: 7,024 tokens" in memplan("solve", "context", "-", given="{}").out
     assert "memory forbids more" in memplan("solve", "concurrency", "-", given="{}").out
     ran = memplan("solve", "gpus", "-", "--rate", "5", "--tpot", "0.05", "--json", given="{}")
-    answer = json.loads(ran.out)
+    answer = ran.json
     assert answer["value"] == answer["plan"]["cluster"]["gpus"] >= 1
 
 
 BERT = '{"model": "bert-base", "train": {"attention": "sdpa", "seq_len": 512}}'
 
 
-def test_solve_refuses_what_it_cannot_answer(memplan: Callable[..., Ran]) -> None:
-    ran = memplan("solve", "gpus", "-", given="{}")
-    assert ran.status == 2
-    assert "--rate" in ran.err
-    ran = memplan("solve", "context", "-", given=BERT)
-    assert ran.status == 2
-    assert "cannot be served" in ran.err
+def test_solve_refuses_what_it_cannot_answer(refused):
+    assert "--rate" in refused("solve", "gpus", "-", given="{}")
+    assert "cannot be served" in refused("solve", "context", "-", given=BERT)
 
 
-def test_evaluate_says_whether_the_server_fits(memplan: Callable[..., Ran]) -> None:
+def test_evaluate_says_whether_the_server_fits(memplan):
     """Its verdict is its own; where nothing fits no speed is printed, and none is in the Report."""
     small = memplan("evaluate", "-", given="{}")
     assert "Serving FITS: 64 sequences need 10.0 GiB" in small.out
@@ -770,7 +694,7 @@ def test_evaluate_says_whether_the_server_fits(memplan: Callable[..., Ran]) -> N
     assert "ttft_seconds" not in report["serve"]
 
 
-def test_of_a_long_path_the_end_is_shown(memplan: Callable[..., Ran], tmp_path: Path) -> None:
+def test_of_a_long_path_the_end_is_shown(memplan, tmp_path):
     path = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 9, "plan.json")
     ran = memplan("evaluate", str(path))
     assert ran.status == 2
@@ -778,7 +702,7 @@ def test_of_a_long_path_the_end_is_shown(memplan: Callable[..., Ran], tmp_path: 
     assert len(ran.err) < 300
 
 
-def test_evaluate_says_what_a_million_tokens_cost(memplan: Callable[..., Ran]) -> None:
+def test_evaluate_says_what_a_million_tokens_cost(memplan):
     priced = memplan("evaluate", "-", given='{"run": {"price_per_gpu_hour": 2.5}}').out
     serve = evaluate(Plan.of({"run": {"price_per_gpu_hour": 2.5}})).serve
     for cost in (serve.cost_per_million_in, serve.cost_per_million_out):
@@ -786,11 +710,11 @@ def test_evaluate_says_what_a_million_tokens_cost(memplan: Callable[..., Ran]) -
     assert "A million tokens cost" not in memplan("evaluate", "-", given="{}").out
 
 
-def test_solve_lists_the_choices_for_so_many_users(memplan: Callable[..., Ran]) -> None:
+def test_solve_lists_the_choices_for_so_many_users(memplan):
     """GPU, ranks and replicas as a Pareto front; with --every the fewest GPUs of each."""
     given = json.dumps({"model": "llama-3.1-70b", "serve": {"prompt_len": 2048}})
     ran = memplan("solve", "gpus", "-", "--users", "128", "--json", given=given)
-    found = json.loads(ran.out)
+    found = ran.json
     assert len(found) > 3
     assert [c["per_user"] for c in found] == sorted((c["per_user"] for c in found), reverse=True)
     assert all(c["users"] * c["replicas"] >= 128 for c in found)

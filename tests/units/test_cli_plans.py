@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,20 +16,13 @@ from memcore.plan.plan import Plan, get
 from memcore.words.jobs import JOBS
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Plan, str]:
+def told(capsys, *arguments):
     """The plan that `memplan link` was given, and what it said beside it."""
     assert cli.main(["link", "--json", "--long", *arguments]) == 0
     out, err = capsys.readouterr()
     link = json.loads(out)["link"]
     assert cli.main(["evaluate", "--json", link]) == 0
     return Plan.of(json.loads(capsys.readouterr().out)["plan"]), err
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert cli.main(["evaluate", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert not out
-    return err
 
 
 @pytest.mark.parametrize(
@@ -43,16 +34,12 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("7B", {"size": "7B"}),
     ],
 )
-def test_a_name_is_the_default_plan_of_a_model(
-    capsys: pytest.CaptureFixture[str], given: str, model: Any
-) -> None:
+def test_a_name_is_the_default_plan_of_a_model(capsys, given, model):
     assert told(capsys, given) == (Plan(model=model), "")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert-base", "electra-small"])
-def test_a_model_by_its_name_has_no_more_than_it_can(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_by_its_name_has_no_more_than_it_can(name, capsys):
     """The default plan's 4,096 tokens are more than its positions."""
     positions = catalog.model(name).max_positions
     assert positions is not None
@@ -62,40 +49,36 @@ def test_a_model_by_its_name_has_no_more_than_it_can(
     assert f"train.seq_len: {positions:,} is used in place of 4,096" in err
 
 
-def test_a_name_is_a_worked_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_is_a_worked_plan(capsys):
     for name, entry in list(catalog.plan_entries().items())[:3]:
         assert told(capsys, name) == (Plan.of(entry["plan"]), "")
 
 
-def test_a_file_goes_before_a_name(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_goes_before_a_name(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "7B").write_text('{"model": "qwen3-32b"}')
     assert told(capsys, "7B")[0].model == "qwen3-32b"
 
 
-def test_a_link_is_its_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_link_is_its_plan(capsys):
     plan = Plan(model="qwen3-32b", cluster={"gpus": 4}, train={"seq_len": 2048})
     assert told(capsys, link_to([plan], "https://plans.example/train")) == (plan, "")
 
 
-def test_what_a_link_says_wrongly_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_link_says_wrongly_is_told(capsys):
     plan, err = told(capsys, "https://plans.example/?model=qwen3-32b&train.zero=9")
     assert plan.model == "qwen3-32b"
     assert "train.zero" in err
 
 
-def test_a_config_json_is_the_default_plan_of_its_model(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_config_json_is_the_default_plan_of_its_model(capsys, tmp_path):
     config = catalog.model_entry("qwen3-32b")["config"]
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))
     assert told(capsys, str(file)) == (Plan(model=config), "")
 
 
-def test_fields_are_set_by_path_and_by_last_word(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fields_are_set_by_path_and_by_last_word(capsys):
     settings = ("gpu=h200-sxm-141gb", "cluster.gpus=4", "seq_len=2048", "zero=2")
     plan, err = told(capsys, "7B", *(word for text in settings for word in ("--set", text)))
     assert plan == Plan(
@@ -107,9 +90,7 @@ def test_fields_are_set_by_path_and_by_last_word(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("text", ["100000000000", "100e9", "100B", "0.1T", "1e5m"])
-def test_whole_numbers_are_written_as_people_write_them(
-    capsys: pytest.CaptureFixture[str], text: str
-) -> None:
+def test_whole_numbers_are_written_as_people_write_them(capsys, text):
     assert told(capsys, "7B", "--set", f"run.tokens={text}")[0].run.tokens == 100 * 10**9
 
 
@@ -121,16 +102,14 @@ def test_whole_numbers_are_written_as_people_write_them(
         (("--gpu", "A100 80GB"), "a100-sxm-80gb"),
     ],
 )
-def test_a_gpu_is_called_as_people_call_it(
-    capsys: pytest.CaptureFixture[str], asked: tuple[str, ...], gpu: str
-) -> None:
+def test_a_gpu_is_called_as_people_call_it(capsys, asked, gpu):
     plan, err = told(capsys, "7B", *asked, "--gpus", "4")
     assert (plan.cluster.gpu, plan.cluster.gpus) == (gpu, 4)
     assert f"is taken for {gpu}" in err
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_a_job_is_where_the_plan_begins(capsys: pytest.CaptureFixture[str], job: str) -> None:
+def test_a_job_is_where_the_plan_begins(capsys, job):
     plan, _ = told(capsys, "7B", "--job", job, "--set", "gpus=1")
     assert plan.cluster.gpus == 1
     assert {path: get(plan, path) for path in JOBS[job]} == JOBS[job]
@@ -140,9 +119,7 @@ def test_a_job_is_where_the_plan_begins(capsys: pytest.CaptureFixture[str], job:
     ("job", "trained", "served"),
     [("lora", True, False), ("serve", False, True), ("rl", True, True), (None, True, True)],
 )
-def test_a_report_says_what_the_job_is_about(
-    capsys: pytest.CaptureFixture[str], job: str | None, trained: bool, served: bool
-) -> None:
+def test_a_report_says_what_the_job_is_about(capsys, job, trained, served):
     asked = ["--job", job] if job else []
     assert cli.main(["evaluate", "llama-3.1-8b", *asked]) == 0
     said = capsys.readouterr().out
@@ -150,25 +127,25 @@ def test_a_report_says_what_the_job_is_about(
     assert ("\nServing " in said) == served
 
 
-def test_a_server_s_job_is_checked_as_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_s_job_is_checked_as_a_server(capsys):
     """8B serves on one GPU, on which it is not trained."""
     asked = ["evaluate", "llama-3.1-8b", "--set", "gpus=1", "--set", "zero=0", "--check"]
     assert cli.main([*asked, "--job", "serve"]) == 0
     assert cli.main([*asked, "--job", "fine-tune"]) == 1
 
 
-def test_what_is_set_goes_before_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_set_goes_before_the_job(capsys):
     plan, _ = told(capsys, "7B", "--job", "lora", "--set", "framework=fsdp2", "--set", "zero=3")
     assert (plan.train.adapter, plan.train.framework, plan.train.zero) == ("lora", "fsdp2", 3)
 
 
 @pytest.mark.parametrize(("word", "on"), [("on", True), ("true", True), ("no", False)])
-def test_switches_are_set_by_words(capsys: pytest.CaptureFixture[str], word: str, on: bool) -> None:
+def test_switches_are_set_by_words(capsys, word, on):
     plan, _ = told(capsys, "7B", "--set", "parallel.tp=2", "--set", f"sequence_parallel={word}")
     assert plan.parallel.sequence_parallel is on
 
 
-def test_what_changes_with_a_field_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_changes_with_a_field_is_told(capsys):
     plan, err = told(capsys, "llama-3-8b", "--set", "adapter=qlora")
     with pytest.raises(PlanError):  # the default plan with this one change is no plan
         Plan(model="llama-3-8b").changed("train.adapter", "qlora")
@@ -194,22 +171,16 @@ def test_what_changes_with_a_field_is_told(capsys: pytest.CaptureFixture[str]) -
         (["7B", "--set", "zero"], "--set: 'zero' is no field with a value"),
     ],
 )
-def test_what_is_wrong_is_named(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert message in refused(capsys, *arguments)
+def test_what_is_wrong_is_named(refused, arguments, message):
+    assert message in refused("evaluate", *arguments)
 
 
-def test_settings_that_no_plan_keeps_together_are_refused(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    err = refused(capsys, "7B", "--set", "gpus=2", "--set", "parallel.tp=3")
+def test_settings_that_no_plan_keeps_together_are_refused(refused):
+    err = refused("evaluate", "7B", "--set", "gpus=2", "--set", "parallel.tp=3")
     assert "--set parallel.tp" in err or "--set cluster.gpus" in err
 
 
-def test_every_line_has_what_is_set(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_line_has_what_is_set(capsys, tmp_path, monkeypatch):
     import io
     import sys
 
@@ -221,7 +192,7 @@ def test_every_line_has_what_is_set(
     assert reports[1]["plan"]["train"]["seq_len"] == 1024
 
 
-def test_check_and_compare_take_names_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_and_compare_take_names_too(capsys):
     assert cli.main(["check", "qwen3-32b", "--gpus", "64"]) == 0
     assert "64 x NVIDIA" in capsys.readouterr().out
     assert cli.main(["compare", "qwen3-32b", "qwen3-14b"]) == 0
@@ -237,6 +208,6 @@ def test_check_and_compare_take_names_too(capsys: pytest.CaptureFixture[str]) ->
         (["--set", "gpus=4"], "gpus=4"),
     ],
 )
-def test_the_app_opens_at_a_plan(arguments: list[str], query: str) -> None:
+def test_the_app_opens_at_a_plan(arguments, query):
     opened = opened_at(parser().parse_args(["app", *arguments]))
     assert query in opened if query else opened == ""

@@ -31,18 +31,12 @@ from memcore.models.families import (
     whisper,
     wrappers,
 )
+from memcore.models.families.counted.classes import of_another_class
+from memcore.models.families.counted.parts import Part
 from memcore.models.families.family import Family, labels
 from memcore.models.families.twins import TWINS
 from memcore.models.model import HARMLESS, Model
-from memcore.tape.structure import (
-    ALIKE,
-    CAUSAL,
-    CLASSIFICATION,
-    EMBEDDING,
-    LABELLED,
-    MASKED,
-    SPANS,
-)
+from memcore.tape.structure import ALIKE, CAUSAL, CLASSIFICATION, EMBEDDING, LABELLED, MASKED, SPANS
 
 
 class _Families(dict[str, Family]):
@@ -121,8 +115,12 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         raise PlanError([Issue("model.model_type", message)])
     names = {**family.aliases, **(twin.keys if twin else {})}
     keys = Keys(twin.opened(config) if twin else config, names)
+    classes = twin.classes if twin and twin.classes else family.classes
+    other = of_another_class(config, _class(keys)[0] or "", classes, label)
+    if other:
+        return other
     keys.head = _head(keys, kind, family)
-    model = family.config(keys, label)
+    model = replace(family.config(keys), label=label)
     issues = _sizeless(keys)
     if issues or keys.issues:  # what is wrong with a default says nothing of the file
         taken = {issue.field for issue in issues}
@@ -137,6 +135,32 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         notes = (NO_HEAD, *notes)
     stored = quantization.read(config, family.wide)
     return replace(model, reading=reading, notes=notes, quantization=stored)
+
+
+def weights_of(model: Model) -> int:
+    """Parameters of a model."""
+    from memcore.models.counts import parameters  # which counts what families build
+
+    return model.counted or parameters(model)
+
+
+def inside(config: Mapping[str, Any], head: str) -> Part:
+    """The model that a config inside another describes, with a head of its own or none; its keys
+    have what is wrong with it."""
+    kind = config["model_type"]
+    family, twin = _family(kind) if isinstance(kind, str) else None, TWINS.get(str(kind))
+    if family is None:
+        keys = Keys(config, {})
+        keys.fail("model_type", f"architecture {shown(kind)} is not known, nor approximated")
+        return Part(1, keys)
+    keys = Keys(
+        twin.opened(config) if twin else config, {**family.aliases, **(twin.keys if twin else {})}
+    )
+    keys.head = head
+    model = family.config(keys)
+    if keys.issues:
+        return Part(1, keys)
+    return Part(weights_of(model if model.counted else _with_head(keys, model)), keys)
 
 
 def _known_type(kind: str, config: Mapping[str, Any]) -> bool:
@@ -195,7 +219,11 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
         raise PlanError(
             Issue(f"model.{place}.{i.field.removeprefix('model.')}", i.message) for i in e.issues
         ) from None
-    return replace(model, notes=(*model.notes, wrappers.left_out(config, model.hidden_size)))
+    if model.counted:  # of which the hidden size is not known here
+        return replace(model, counted=model.counted + (wrappers.beside(config, 0) or 0))
+    beside = wrappers.beside(config, model.hidden_size)
+    note = wrappers.note(config, beside, weights_of(model))
+    return replace(model, notes=(*model.notes, note), left_out=beside or 0)
 
 
 def _with_head(keys: Keys, model: Model) -> Model:

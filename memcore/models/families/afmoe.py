@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     attention_core,
+    by_heads,
     gated_mlp,
     head_behind,
     query_key_value,
@@ -20,7 +19,7 @@ from memcore.layers.ops import (
 )
 from memcore.layers.ops import rms_norm_fp32_weight as norm
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds
+from memcore.models.families.family import Family, decoder_classes, layer_kinds
 from memcore.models.families.llama import embed, llama_like, turned
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.model import Model
@@ -31,10 +30,9 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "afmoe",
         hidden=2048,
         intermediate=6144,
@@ -73,8 +71,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
         k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
         q, k = norm(t, q, "q_norm", HEAD_DIM), norm(t, k, "k_norm", HEAD_DIM)
-        q = heads_first(t, q, QUERIES, copies_grad=False)
-        k = heads_first(t, k, KEYS, copies_grad=False)
+        q, k = by_heads(t, q, k, copies_grad=False)
         if turns(kind):
             q, k = turned(t, s, q, k)
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
@@ -96,7 +93,4 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 _head = head_behind(norm)
-FAMILY = Family(
-    _config, embed, _layer, _head, kernels=HF_ONLY,
-    classes=decoder_classes("Afmoe", classifier=False),
-)  # fmt: skip
+FAMILY = Family(_config, embed, _layer, _head, classes=decoder_classes("Afmoe", classifier=False))

@@ -4,10 +4,9 @@ xIELU between them, which has two weights of its own (Huang and Schlag, arXiv 24
 from __future__ import annotations
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     activation,
     attention_core,
+    by_heads,
     query_key_value,
     rms_norm,
     rotary,
@@ -15,7 +14,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, ONE, TP, D, F, Q
@@ -23,7 +22,6 @@ from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
     cast,
-    heads_first,
     keeps_input,
     keeps_result,
     linear,
@@ -38,10 +36,9 @@ from memcore.tape.tape import Gradients, Tape, Tensor
 XIELU = "xielu"
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     return llama_like(
         k,
-        label,
         "apertus",
         intermediate=14_336,
         vocab=131_072,
@@ -62,7 +59,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
-        q, k = heads_first(t, q, QUERIES, False), heads_first(t, k, KEYS, False)
+        q, k = by_heads(t, q, k, copies_grad=False)
         v = value_heads(t, s, v)
         q, k = rms_norm(t, q, "q_norm", HEAD_DIM), rms_norm(t, k, "k_norm", HEAD_DIM)
         q, k = rotary(t, q, k, rotary_tables(t))
@@ -140,11 +137,4 @@ def _either(t: Tape, where: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return out
 
 
-FAMILY = Family(
-    _config,
-    embed,
-    _layer,
-    head,
-    kernels=HF_ONLY,
-    classes=decoder_classes("Apertus", classifier=False),
-)
+FAMILY = Family(_config, embed, _layer, head, classes=decoder_classes("Apertus", classifier=False))

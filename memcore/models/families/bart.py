@@ -16,13 +16,13 @@ from memcore.layers.ops import (
     QUERIES,
     TOKENS,
     activation,
-    attention_core,
+    attended,
     classes_loss,
     dropped,
     labelled_loss,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import ALL, HF_ONLY, Family, own_keys
+from memcore.models.families.family import ALL, Family, own_keys
 from memcore.models.families.t5 import ENCODER, HEARD
 from memcore.models.families.whisper import ALIASES, HEARD_HEADS, across
 from memcore.models.model import Model
@@ -62,14 +62,14 @@ def _reads(
     encoders: Stack = (12, 16, 4096),
     decoders: Stack | None = None,
     **own: bool | str,
-) -> Callable[[Keys, str], Model]:
+) -> Callable[[Keys], Model]:
     """What a family's config.json says, by its own defaults and traits.
 
     sizes     width and positions
     decoders  of the decoder, where it is not as the encoder
     """
 
-    def config(k: Keys, label: str) -> Model:
+    def config(k: Keys) -> Model:
         k.refuse("is_encoder_decoder", True)
         k.refuse("tie_word_embeddings", True)
         k.refuse("share_encoder_decoder_embeddings", True)
@@ -101,7 +101,6 @@ def _reads(
             k.divides("d_model", hidden, f"{which}_attention_heads", heads)
             return Model(
                 family=family,
-                label=label,
                 layers=k.count(f"{which}_layers", layers, 100_000),
                 **own_keys(hidden, heads),
                 intermediate_size=k.count(f"{which}_ffn_dim", inner),
@@ -195,8 +194,7 @@ def self_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     def run(h: Tensor) -> Tensor:
         with t.scope("self_attn", Part.ATTENTION):
             q, k, v = _projected(t, s, h, h, KEYS)
-            out = attention_core(t, s, q, k, v, kind, softmax_fp32=False)
-            return linear(t, "out_proj", out, Q / TP, D, bias=True)
+            return attended(t, s, q, k, v, kind, "out_proj", bias=True, softmax_fp32=False)
 
     return _normed(t, s, x, "self_attn_layer_norm", run)
 
@@ -252,12 +250,11 @@ def _classified(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return classes_loss(t, s, linear(t, "out_proj", h, D, CLASSES, bias=True))
 
 
-def _family(config: Callable[[Keys, str], Model], name: str, classifier: str = "") -> Family:
+def _family(config: Callable[[Keys], Model], name: str, classifier: str = "") -> Family:
     classes = {name: CAUSAL} | ({classifier: CLASSIFICATION} if classifier else {})
     return Family(
-        config, _embed, _layer, _head, kernels=HF_ONLY, losses=("eager",), alone=True,
-        bridge=_bridge, carries=True, arguments=ALL, classes=classes,
-        aliases=ALIASES | {"initializer_range": "init_std"},
+        config, _embed, _layer, _head, losses=("eager",), alone=True, bridge=_bridge, carries=True,
+        arguments=ALL, classes=classes, aliases=ALIASES | {"initializer_range": "init_std"},
     )  # fmt: skip
 
 
@@ -290,4 +287,4 @@ FAMILIES = {
     "blenderbot-small": _family(_SMALL, "BlenderbotSmallForConditionalGeneration"),
     "m2m_100": _family(_M2M100, "M2M100ForConditionalGeneration"),
 }
-TOWER = Family(_BART, _embed, _encoder_layer, _head, kernels=HF_ONLY)
+TOWER = Family(_BART, _embed, _encoder_layer, _head)

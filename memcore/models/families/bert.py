@@ -20,11 +20,10 @@ from dataclasses import replace
 from functools import partial
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     activation,
-    attention_core,
+    attended,
+    by_heads,
     classes_loss,
     dropped,
     labelled_loss,
@@ -52,16 +51,7 @@ from memcore.tape.dims import (
     S,
 )
 from memcore.tape.kinds import EVERY, Part, tied
-from memcore.tape.primitives import (
-    add,
-    dropout,
-    embedding,
-    heads_first,
-    keeps_result,
-    layer_norm,
-    linear,
-    split,
-)
+from memcore.tape.primitives import add, dropout, embedding, keeps_result, layer_norm, linear, split
 from memcore.tape.structure import (
     CLASSIFICATION,
     EMBEDDING,
@@ -80,7 +70,6 @@ OFFSET = 2  # rows of RoBERTa's position table that stand before the first posit
 
 def encoder_config(
     k: Keys,
-    label: str,
     family: str,
     vocab: int,
     offset: int,
@@ -102,7 +91,6 @@ def encoder_config(
         k.fail("max_position_embeddings", f"must be above {offset}, not {rows}")
     return Model(
         family=family,
-        label=label,
         layers=layers,
         **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", intermediate),
@@ -172,10 +160,10 @@ def layer_around(
 def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("attention", Part.ATTENTION):
         q, k, v = (linear(t, name, x, D, Q / TP, bias=True) for name in ("query", "key", "value"))
-        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
-        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind, softmax_fp32=False)
-        return linear(t, "output.dense", out, Q / TP, D, bias=True)
+        q, k = by_heads(t, q, k, copies_grad=s.attention == "eager")
+        return attended(
+            t, s, q, k, value_heads(t, s, v), kind, "output.dense", bias=True, softmax_fp32=False
+        )
 
 
 def pooled(t: Tape, s: Structure, x: Tensor) -> Tensor:
@@ -229,14 +217,14 @@ def decoded(t: Tape, s: Structure, h: Tensor, width: Factor) -> Tensor:
     return logits
 
 
-def _electra(k: Keys, label: str) -> Model:
-    model = encoder_config(k, label, "electra", 30_522, 0, hidden=256, heads=4, intermediate=1024)
+def _electra(k: Keys) -> Model:
+    model = encoder_config(k, "electra", 30_522, 0, hidden=256, heads=4, intermediate=1024)
     width = k.count("embedding_size", 128)
     projected = replace(model.traits, projected_embeddings=width != model.hidden_size)
     return replace(model, embedding_size=width, traits=projected)
 
 
-def _distilbert(k: Keys, label: str) -> Model:
+def _distilbert(k: Keys) -> Model:
     if k.head == SPANS and k.dropout("qa_dropout", 0.1) != k.dropout("dropout", 0.1):
         k.fail("qa_dropout", "that it drops where the model does not, or the reverse, is not known")
     hidden, layers = k.count("dim", 768), k.count("n_layers", 6, 100_000)
@@ -245,7 +233,6 @@ def _distilbert(k: Keys, label: str) -> Model:
     rows = k.count("max_position_embeddings", 512)
     return Model(
         family="distilbert",
-        label=label,
         layers=layers,
         **own_keys(hidden, heads),
         intermediate_size=k.count("hidden_dim", 3072),
@@ -262,16 +249,14 @@ def _distilbert(k: Keys, label: str) -> Model:
     )
 
 
-def _albert(k: Keys, label: str) -> Model:
+def _albert(k: Keys) -> Model:
     for key in ("num_hidden_groups", "inner_group_num"):
         if k.count(key, 1) != 1:
             k.fail(key, "only 1 is planned: one set of weights for all layers")
     k.refuse("chunk_size_feed_forward", 0, None)
     own = {"hidden_act": "gelu_new", "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
     k.config = {**own, **k.config}
-    model = encoder_config(
-        k, label, "albert", 30_000, 0, hidden=4096, heads=64, intermediate=16_384
-    )
+    model = encoder_config(k, "albert", 30_000, 0, hidden=4096, heads=64, intermediate=16_384)
     said = k.config.get("classifier_dropout_prob", 0.1)
     drops = k.dropout("classifier_dropout_prob" if said is not None else "hidden_dropout_prob", 0.1)
     return replace(

@@ -6,7 +6,7 @@ from memcore.layers.ops import TOKENS, head_behind
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.bart import DROPPED, LEARNED, OFFSET, feed_forward, placed
 from memcore.models.families.bart import self_attention as attention
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, own_keys
+from memcore.models.families.family import Family, decoder_classes, own_keys
 from memcore.models.model import Model
 from memcore.tape.dims import TP, VOCAB, D
 from memcore.tape.kinds import FULL
@@ -15,7 +15,7 @@ from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     hidden = k.count("hidden_size", 1024)
     heads = k.count("num_attention_heads", 16, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
@@ -25,7 +25,6 @@ def _config(k: Keys, label: str) -> Model:
     positions = k.count("max_position_embeddings", 1024)
     return Model(
         family="biogpt",
-        label=label,
         layers=k.count("num_hidden_layers", 24, 100_000),
         **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", 4096),
@@ -54,6 +53,4 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 _head = head_behind(layer_norm, "layer_norm", width=D)
-FAMILY = Family(
-    _config, _embed, _layer, _head, kernels=HF_ONLY, alone=True, classes=decoder_classes("BioGpt"),
-)  # fmt: skip
+FAMILY = Family(_config, _embed, _layer, _head, alone=True, classes=decoder_classes("BioGpt"))

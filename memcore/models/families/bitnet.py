@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcore.layers.ops import activation, rms_norm
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, llama_like
 from memcore.models.model import Model
 from memcore.tape.dims import TP, D, F
@@ -13,10 +13,9 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "bitnet",
         hidden=2560,
         intermediate=6912,
@@ -46,7 +45,4 @@ def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return linear(t, "down_proj", h, F / TP, D, bias=False)
 
 
-FAMILY = Family(
-    _config, embed, _layer, head, kernels=HF_ONLY,
-    classes=decoder_classes("BitNet", classifier=False),
-)  # fmt: skip
+FAMILY = Family(_config, embed, _layer, head, classes=decoder_classes("BitNet", classifier=False))

@@ -23,7 +23,7 @@ from memcore.layers.ops import (
     weighted_values,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes, own_keys
+from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes, own_keys
 from memcore.models.model import Model
 from memcore.tape.dims import CP, HEAD_DIM, HEADS, QKV, TP, B, D, F, Q, S
 from memcore.tape.kinds import Part, Role
@@ -45,14 +45,13 @@ from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
-def _bloom(k: Keys, label: str) -> Model:
+def _bloom(k: Keys) -> Model:
     hidden = k.count("hidden_size", 64)
     heads = k.count("n_head", 8, 10**6)
     k.divides("hidden_size", hidden, "n_head", heads)
     k.refuse("slow_but_exact", False, None)
     return Model(
         family="bloom",
-        label=label,
         layers=k.count("n_layer", 2, 100_000),
         **own_keys(hidden, heads),
         intermediate_size=4 * hidden,
@@ -109,7 +108,7 @@ def _bloom_attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return linear(t, "dense", out, Q / TP, D, bias=True)
 
 
-def _mpt(k: Keys, label: str) -> Model:
+def _mpt(k: Keys) -> Model:
     hidden = k.count("d_model", 2048)
     heads = k.count("n_heads", 16, 10**6)
     k.divides("d_model", hidden, "n_heads", heads)
@@ -126,7 +125,6 @@ def _mpt(k: Keys, label: str) -> Model:
     k.absorb("attn_config", own)
     return Model(
         family="mpt",
-        label=label,
         layers=k.count("n_layers", 24, 100_000),
         **own_keys(hidden, heads),
         intermediate_size=4 * hidden,
@@ -179,7 +177,7 @@ def _mpt_attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
 FAMILIES = {
     "bloom": Family(
         _bloom, _embed, _bloom_layer, head_behind(layer_norm, "ln_f", width=D),
-        attentions=("eager",), classes=decoder_classes("Bloom"),
+        attentions=("eager",), kernels=HF_OR_COMPILE, classes=decoder_classes("Bloom"),
         aliases={
             "num_hidden_layers": "n_layer",
             "num_attention_heads": "n_head",
@@ -188,7 +186,7 @@ FAMILIES = {
     ),
     "mpt": Family(
         _mpt, partial(token_embedding, name="wte"), _mpt_layer,
-        head_behind(layer_norm, "norm_f", width=D, bias=False),
+        head_behind(layer_norm, "norm_f", width=D, bias=False), kernels=HF_OR_COMPILE,
         attentions=("eager",), classes=decoder_classes("Mpt"),
         aliases={
             "hidden_size": "d_model",

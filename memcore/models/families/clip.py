@@ -13,17 +13,16 @@ from dataclasses import replace
 
 from memcore.layers.ops import (
     HIDDEN,
-    KEYS,
-    QUERIES,
     TOKENS,
-    attention_core,
+    attended,
+    by_heads,
     labelled_loss,
     plain_mlp,
     value_heads,
 )
 from memcore.models.config import Keys
 from memcore.models.families import llava, vit
-from memcore.models.families.family import HF_ONLY, MASK, Family, encoder
+from memcore.models.families.family import MASK, Family, encoder
 from memcore.models.model import Model
 from memcore.tape.dims import (
     CP,
@@ -45,7 +44,6 @@ from memcore.tape.primitives import (
     add,
     contiguous,
     embedding,
-    heads_first,
     keeps_input,
     keeps_result,
     layer_norm,
@@ -61,8 +59,8 @@ from memcore.tape.structure import ALIKE, EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
-    return vit.tower(k, label, "clip_vision_model", "quick_gelu", patch=32, extra=1)
+def _config(k: Keys) -> Model:
+    return vit.tower(k, "clip_vision_model", "quick_gelu", patch=32, extra=1)
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:
@@ -78,13 +76,13 @@ def _placed(t: Tape, x: Tensor) -> Tensor:
     return add(t, x, placed, "with positions")
 
 
-def _vision(k: Keys, label: str) -> Model:
+def _vision(k: Keys) -> Model:
     """The tower by itself, with what images are compared by where its class has that."""
-    return _projected(k, replace(_config(k, label), stack=""))
+    return _projected(k, replace(_config(k), stack=""))
 
 
-def _text(k: Keys, label: str) -> Model:
-    model = vit.text_of(k, label, "clip_text_model", "quick_gelu", 49_408, (512, 2048, 8), 77)
+def _text(k: Keys) -> Model:
+    model = vit.text_of(k, "clip_text_model", "quick_gelu", 49_408, (512, 2048, 8), 77)
     return _projected(k, replace(model, kinds=(FULL,) * model.layers))
 
 
@@ -129,7 +127,7 @@ def _vision_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return x
 
 
-def _both(k: Keys, label: str) -> Model:
+def _both(k: Keys) -> Model:
     """The tower of images, and that of text behind it; what a `_dict` says of either overrides."""
     for name in ("text_config", "vision_config"):
         over = k.config.get(f"{name}_dict")
@@ -140,7 +138,7 @@ def _both(k: Keys, label: str) -> Model:
     image = replace(vision.image, merged=1) if vision.image else None  # it takes no place in a text
     k.config.get("logit_scale_init_value")  # a number to start with
     return replace(
-        text, label=label, family="clip", tower=replace(vision, image=image),
+        text, family="clip", tower=replace(vision, image=image),
         projection=k.count("projection_dim", 512),
     )  # fmt: skip
 
@@ -180,27 +178,24 @@ def layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = (linear(t, n, x, D, Q / TP, bias=True) for n in ("q_proj", "k_proj", "v_proj"))
-        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
-        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind, softmax_fp32=True)
-        return linear(t, "out_proj", out, Q / TP, D, bias=True)
+        q, k = by_heads(t, q, k, copies_grad=s.attention == "eager")
+        return attended(
+            t, s, q, k, value_heads(t, s, v), kind, "out_proj", bias=True, softmax_fp32=True
+        )
 
 
 def no_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     raise NotImplementedError("a tower has no head")
 
 
-TOWER = Family(_config, _embed, layer, no_head, kernels=HF_ONLY)
+TOWER = Family(_config, _embed, layer, no_head)
 TEXT = replace(
     encoder(
         _text,
         embed_text,
         layer,
         _text_head,
-        {
-            "CLIPTextModel": EMBEDDING,
-            "CLIPTextModelWithProjection": ALIKE,
-        },
+        {"CLIPTextModel": EMBEDDING, "CLIPTextModelWithProjection": ALIKE},
     ),
     arguments=MASK,
 )

@@ -11,10 +11,9 @@ from dataclasses import replace
 
 from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
-    attention_core,
+    attended,
+    by_heads,
     causal_lm_head,
     gated_mlp,
     query_key_value,
@@ -22,13 +21,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import (
-    HF_ONLY,
-    Family,
-    decoder_classes,
-    layer_kinds,
-    listed,
-)
+from memcore.models.families.family import Family, decoder_classes, layer_kinds, listed
 from memcore.models.families.llama import embed, llama_like, turned
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.model import Model
@@ -52,12 +45,9 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(
-    k: Keys, label: str, family: str, query_norm: bool = False, head_dim: int | None = None
-) -> Model:
+def _config(k: Keys, family: str, query_norm: bool = False, head_dim: int | None = None) -> Model:
     return llama_like(
         k,
-        label,
         family,
         hidden=8192,
         intermediate=22_528,
@@ -74,23 +64,23 @@ def _config(
     )
 
 
-def _cohere(k: Keys, label: str) -> Model:
-    return _config(k, label, "cohere", query_norm=k.flag("use_qk_norm", False))
+def _cohere(k: Keys) -> Model:
+    return _config(k, "cohere", query_norm=k.flag("use_qk_norm", False))
 
 
-def _cohere2(k: Keys, label: str) -> Model:
-    model = _config(k, label, "cohere2")
+def _cohere2(k: Keys) -> Model:
+    model = _config(k, "cohere2")
     every = _every(k)
     slides = layer_kinds(k, model.layers, lambda i: (i + 1) % every != 0)
     kinds = tuple(kind if kind == SLIDING else FULL_NOPE for kind in slides or ("",) * model.layers)
     return replace(model, kinds=kinds, window=k.count("sliding_window", 4096) if slides else 0)
 
 
-def _mixed(k: Keys, label: str) -> Model:
+def _mixed(k: Keys) -> Model:
     score = k.word("expert_selection_fn", "softmax", {w: w for w in ("softmax", "sigmoid")})
     joins = {w: w for w in ("average", "sum")}
     averaged = k.word("shared_expert_combination_strategy", "average", joins) == "average"
-    model = _config(k, label, "cohere2_moe", head_dim=128)
+    model = _config(k, "cohere2_moe", head_dim=128)
     inner, layers = model.intermediate_size, model.layers
     first = k.count_or_zero("first_k_dense_replace", 0)
     usual = [DENSE if i < first else SPARSE for i in range(layers)]
@@ -182,12 +172,10 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
             k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
             q, k = _norm(t, q, "q_norm", Q / TP), _norm(t, k, "k_norm", KV / TP)
-        q = heads_first(t, q, QUERIES, copies_grad=not normed)
-        k = heads_first(t, k, KEYS, copies_grad=not normed)
+        q, k = by_heads(t, q, k, copies_grad=not normed)
         if turns(kind):
             q, k = turned(t, s, q, k)
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        return linear(t, "o_proj", out, Q / TP, D, bias)
+        return attended(t, s, q, k, value_heads(t, s, v), kind, "o_proj", bias)
 
 
 def _normed(t: Tape, s: Structure, x: Tensor, name: str) -> Tensor:
@@ -200,8 +188,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 FAMILIES = {
     name: Family(
-        config, embed, _layer, _head, kernels=HF_ONLY,
-        classes=decoder_classes(stem, classifier=False),
+        config, embed, _layer, _head, classes=decoder_classes(stem, classifier=False),
         aliases={"num_local_experts": "num_experts"} if config is _mixed else {},
     )
     for name, stem, config in (

@@ -14,7 +14,7 @@ from memcore.layers.ops import (
     QUERIES,
     TOKENS,
     activation,
-    attention_core,
+    attended,
     dropped,
     head_behind,
     rotary,
@@ -22,7 +22,7 @@ from memcore.layers.ops import (
     token_embedding,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.mixtral import routing, with_experts
 from memcore.models.model import Model
 from memcore.tape.dims import (
@@ -55,7 +55,7 @@ from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Gradients, Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     hidden = k.count("d_model", 2048)
     heads = k.count("n_heads", 16, 10**6)
     k.divides("d_model", hidden, "n_heads", heads)
@@ -71,7 +71,6 @@ def _config(k: Keys, label: str) -> Model:
     routed = routing(ffn, "moe_num_experts", 4, 1, k)
     model = Model(
         family="dbrx",
-        label=label,
         layers=k.count("n_layers", 24, 100_000),
         hidden_size=hidden,
         intermediate_size=size,
@@ -124,8 +123,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             for part, shape in zip(parts, (QUERIES, KEYS, KEYS), strict=True)
         )
         q, k = rotary(t, q, k, rotary_tables(t))
-        out = attention_core(t, s, q, k, v, kind, joint_v=True)
-        return linear(t, "out_proj", out, Q / TP, D, bias=False)
+        return attended(t, s, q, k, v, kind, "out_proj", bias=False, joint_v=True)
 
 
 def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
@@ -225,7 +223,7 @@ def _summed(t: Tape, x: Tensor, rows: Tensor, places: Tensor) -> Tensor:
 _embed = partial(token_embedding, name="wte")
 _head = head_behind(layer_norm, "norm_f", width=D, bias=False)
 FAMILY = Family(
-    _config, _embed, _layer, _head, kernels=HF_ONLY,
+    _config, _embed, _layer, _head,
     aliases={
         "hidden_size": "d_model",
         "max_position_embeddings": "max_seq_len",

@@ -53,7 +53,7 @@ KEYS = (B, HEADS / TP, S / CP, HEAD_DIM)
 DISTANCES = (B, HEADS / TP, BUCKETS, HEAD_DIM)
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     for key, planned in (("relative_attention", True), ("position_biased_input", False),
                          ("share_att_key", True), ("legacy", True)):  # fmt: skip
         if k.flag(key, key in ("position_biased_input", "legacy")) != planned:
@@ -68,7 +68,7 @@ def _config(k: Keys, label: str) -> Model:
     k.refuse("type_vocab_size", 0)
     k.config = {**k.config, "type_vocab_size": 1}
     model = bert.encoder_config(
-        k, label, "deberta-v2", 128_100, 0, hidden=1536, heads=24, intermediate=6144, layers=24
+        k, "deberta-v2", 128_100, 0, hidden=1536, heads=24, intermediate=6144, layers=24
     )
     k.refuse("embedding_size", model.hidden_size, None)
     k.refuse("pooler_hidden_size", model.hidden_size, None)

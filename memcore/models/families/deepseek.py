@@ -28,7 +28,7 @@ from memcore.layers.ops import (
     weighted_values,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, HF_OR_MEGATRON, Family, decoder_classes
+from memcore.models.families.family import HF_OR_MEGATRON, Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.models.model import Model
@@ -129,9 +129,9 @@ def router_groups(k: Keys, model: Model, default: int | None, default_top: int |
             k.fail("topk_group", f"{of[1]:,} of {of[0]:,} groups; use at most all of them")
 
 
-def _v2(k: Keys, label: str) -> Model:
+def _v2(k: Keys) -> Model:
     # The class has no default for num_experts_per_tok; DeepSeek-V2 has 6.
-    model = llama_like(k, label, "deepseek_v2", hidden=4096, vocab=102_400)
+    model = llama_like(k, "deepseek_v2", hidden=4096, vocab=102_400)
     model = latent(k, model, (64, 6), 1407, 2, 0)
     k.divides("hidden_size", model.hidden_size, "num_attention_heads", model.heads)
     method = k.word("topk_method", "greedy", {"greedy": "", "group_limited_greedy": "grouped"})
@@ -141,10 +141,9 @@ def _v2(k: Keys, label: str) -> Model:
     return replace(model, traits=traits)
 
 
-def _v3(k: Keys, label: str) -> Model:
+def _v3(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "deepseek_v3",
         hidden=7168,
         intermediate=18_432,
@@ -156,10 +155,9 @@ def _v3(k: Keys, label: str) -> Model:
     return _sigmoid_routed(k, latent(k, model, (256, 8), 2048, 1, 3), 8, 4)
 
 
-def _lite(k: Keys, label: str) -> Model:
+def _lite(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "glm4_moe_lite",
         hidden=2048,
         intermediate=10_240,
@@ -325,7 +323,7 @@ FAMILIES = {
         },
     ),
     "glm4_moe_lite": Family(
-        _lite, embed, layer, head, cache=CACHE, kernels=HF_ONLY,
+        _lite, embed, layer, head, cache=CACHE,
         classes=decoder_classes("Glm4MoeLite", classifier=False),
         aliases={
             "num_local_experts": "n_routed_experts",

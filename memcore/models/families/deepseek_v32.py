@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from memcore.models.config import Keys
 from memcore.models.families.deepseek import CACHE, latent, layer, router_groups
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, listed
+from memcore.models.families.family import Family, decoder_classes, listed
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import sparse_kinds
 from memcore.models.model import Indexer, Model
@@ -63,10 +63,9 @@ def _kinds(k: Keys, model: Model) -> tuple[str, ...]:
     return tuple(shared(FULL) if share else FULL for share in shares) if any(shares) else ()
 
 
-def _v32(k: Keys, label: str) -> Model:
+def _v32(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "deepseek_v32",
         hidden=7168,
         intermediate=18_432,
@@ -78,10 +77,9 @@ def _v32(k: Keys, label: str) -> Model:
     return _config(k, model, (128, 128, 1536), 64, (8, 4))
 
 
-def _glm(k: Keys, label: str) -> Model:
+def _glm(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "glm_moe_dsa",
         hidden=6144,
         intermediate=12_288,
@@ -104,8 +102,8 @@ ALIASES = {
 }
 FAMILIES = {
     name: Family(
-        config, embed, layer, head, cache=CACHE, kernels=HF_ONLY, attentions=("eager", "sdpa"),
-        note=NOTE, aliases=ALIASES, classes=decoder_classes(stem, classifier=False),
+        config, embed, layer, head, cache=CACHE, attentions=("eager", "sdpa"), note=NOTE,
+        aliases=ALIASES, classes=decoder_classes(stem, classifier=False),
     )
     for name, stem, config in (
         ("deepseek_v32", "DeepseekV32", _v32), ("glm_moe_dsa", "GlmMoeDsa", _glm),

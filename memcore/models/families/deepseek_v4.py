@@ -25,7 +25,7 @@ from memcore.layers.ops import (
 )
 from memcore.layers.streams import mixed, norm_without_weight, one_stream, spread, widened
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, listed
+from memcore.models.families.family import Family, decoder_classes, listed
 from memcore.models.families.gpt_oss import less_maximum, with_sinks
 from memcore.models.families.llama import embed as embed_tokens
 from memcore.models.families.llama import llama_like
@@ -87,10 +87,9 @@ HASHES = {"hash_moe": True, "moe": False}
 ONE_KEY: Shape = (B, 1, S / CP, HEAD_DIM)
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "deepseek_v4",
         hidden=4096,
         layers=43,
@@ -392,8 +391,7 @@ NOTE = (
     "planned."
 )
 FAMILY = Family(
-    _config, _embed, _layer, _head, attentions=("eager",), kernels=HF_ONLY, note=NOTE, alone=True,
-    cache=(HEAD_DIM,),
+    _config, _embed, _layer, _head, attentions=("eager",), note=NOTE, alone=True, cache=(HEAD_DIM,),
     wide=WIDE,
     aliases={
         "num_local_experts": "n_routed_experts",

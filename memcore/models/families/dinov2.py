@@ -33,18 +33,18 @@ from memcore.tape.tape import Tape, Tensor
 Attention = Callable[[Tape, Structure, Tensor, str], Tensor]
 
 
-def _plain(k: Keys, label: str) -> Model:
+def _plain(k: Keys) -> Model:
     masked = k.flag("use_mask_token", True)
-    return _config(k, label, "dinov2", patch=14, extra=1, masked=masked)
+    return _config(k, "dinov2", patch=14, extra=1, masked=masked)
 
 
-def _registered(k: Keys, label: str) -> Model:
+def _registered(k: Keys) -> Model:
     registers = k.count("num_register_tokens", 4, 10_000)
-    model = _config(k, label, "dinov2_with_registers", patch=16, extra=1 + registers, masked=True)
+    model = _config(k, "dinov2_with_registers", patch=16, extra=1 + registers, masked=True)
     return replace(model, position_rows=model.position_rows - registers, type_rows=registers)
 
 
-def _config(k: Keys, label: str, family: str, patch: int, extra: int, masked: bool) -> Model:
+def _config(k: Keys, family: str, patch: int, extra: int, masked: bool) -> Model:
     k.refuse("drop_path_rate", 0, 0.0, None)
     gated = k.flag("use_swiglu_ffn", False)
     traits = Traits(
@@ -57,7 +57,7 @@ def _config(k: Keys, label: str, family: str, patch: int, extra: int, masked: bo
         gated=gated,
     )
     inner = k.count("mlp_ratio", 4, 1000) * k.count("hidden_size", 768)
-    model = vit.of_images(k, label, family, traits, patch=patch, extra=extra, classes=labels(k))
+    model = vit.of_images(k, family, traits, patch=patch, extra=extra, classes=labels(k))
     k.assumed.pop("intermediate_size", None)
     # Of a gated MLP two thirds, in steps of 8.
     return replace(model, intermediate_size=-(-(inner * 2 // 3) // 8) * 8 if gated else inner)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memcore.layers.ops import HIDDEN, KEYS, QUERIES, attention_core, value_heads
+from memcore.layers.ops import HIDDEN, KEYS, QUERIES, attended, value_heads
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families import dinov2, vit
 from memcore.models.families.family import encoder
@@ -20,7 +20,7 @@ PREFIX = (B, HEADS / TP, 1, HEAD_DIM)  # a view, of the tokens that are no patch
 TURNED = (B, HEADS / TP, PATCHES, HEAD_DIM)
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     k.refuse("drop_path_rate", 0, 0.0, None)
     gated = k.flag("use_gated_mlp", False)
     registers = k.count_or_zero("num_register_tokens", 0)
@@ -35,7 +35,7 @@ def _config(k: Keys, label: str) -> Model:
         gated=gated,
     )
     k.config = {"num_attention_heads": 6, "intermediate_size": 1536, **k.config}
-    model = vit.of_images(k, label, "dinov3_vit", traits, patch=16, extra=1 + registers)
+    model = vit.of_images(k, "dinov3_vit", traits, patch=16, extra=1 + registers)
     return replace(model, type_rows=registers, position_rows=0, rotary_dim=model.head_dim)
 
 
@@ -63,8 +63,9 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         v = linear(t, "v_proj", x, D, Q / TP, s.traits.value_bias)
         q = turned(heads_first(t, q, QUERIES, copies_grad=True), "q_rotary")
         k = turned(heads_first(t, k, KEYS, copies_grad=True), "k_rotary")
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind, softmax_fp32=False)
-        return linear(t, "o_proj", out, Q / TP, D, s.traits.out_bias)
+        return attended(
+            t, s, q, k, value_heads(t, s, v), kind, "o_proj", s.traits.out_bias, softmax_fp32=False
+        )
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:

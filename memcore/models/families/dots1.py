@@ -9,7 +9,7 @@ from memcore.models.config import Keys
 from memcore.models.families import kin
 from memcore.models.families.deepseek import mixture, router_groups
 from memcore.models.families.deepseek_v32 import SPARSE
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds, listed
+from memcore.models.families.family import Family, decoder_classes, layer_kinds, listed
 from memcore.models.families.llama import attention, embed, head, llama_like, windowed
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.models.model import Model
@@ -32,9 +32,9 @@ def _mixed(
     return sparse_kinds(model, sparse.__getitem__ if sparse else lambda i: i >= before)
 
 
-def _dots(k: Keys, label: str) -> Model:
+def _dots(k: Keys) -> Model:
     model = llama_like(
-        k, label, "dots1", hidden=4608, intermediate=10_944, layers=62, vocab=152_064,
+        k, "dots1", hidden=4608, intermediate=10_944, layers=62, vocab=152_064,
         attention_bias=k.flag("attention_bias", False), query_norm=True, router_sigmoid=True,
         router_normalised=k.flag("norm_topk_prob", False),
     )  # fmt: skip
@@ -47,9 +47,9 @@ def _dots(k: Keys, label: str) -> Model:
     return model
 
 
-def _exaone(k: Keys, label: str) -> Model:
+def _exaone(k: Keys) -> Model:
     model = llama_like(
-        k, label, "exaone_moe", intermediate=16_384, vocab=102_400, query_norm=True,
+        k, "exaone_moe", intermediate=16_384, vocab=102_400, query_norm=True,
         router_sigmoid=True, router_normalised=k.flag("norm_topk_prob", True),
     )  # fmt: skip
     model = _mixed(k, kin.exaone_windows(k, model), (64, 8), 1024, ("num_shared_experts", 1), 1)
@@ -57,10 +57,9 @@ def _exaone(k: Keys, label: str) -> Model:
     return model
 
 
-def _glm(k: Keys, label: str) -> Model:
+def _glm(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "glm4_moe",
         intermediate=10_944,
         layers=46,
@@ -90,7 +89,7 @@ def _glm(k: Keys, label: str) -> Model:
 LAYER = sparse_layer(attention, mixture)
 FAMILIES = {
     name: Family(
-        config, embed, LAYER, head, kernels=HF_ONLY, aliases=aliases,
+        config, embed, LAYER, head, aliases=aliases,
         classes=decoder_classes(stem, classifier=False),
     )
     for name, stem, config, aliases in (

@@ -15,10 +15,9 @@ from typing import Any
 from memcore.errors import shown
 from memcore.layers.ops import (
     HIDDEN,
-    KEYS,
-    QUERIES,
     TOKENS,
-    attention_core,
+    attended,
+    by_heads,
     labelled_loss,
     normed_mlp,
     rms_norm,
@@ -28,7 +27,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families import llama
-from memcore.models.families.family import HF_ONLY, Family, layer_kinds
+from memcore.models.families.family import Family, layer_kinds
 from memcore.models.model import Draft, Model
 from memcore.tape.dims import (
     CORRECTED,
@@ -49,7 +48,7 @@ from memcore.tape.dims import (
     S,
 )
 from memcore.tape.kinds import FULL, Part
-from memcore.tape.primitives import add, contiguous, embedding, heads_first, linear
+from memcore.tape.primitives import add, contiguous, embedding, linear
 from memcore.tape.structure import CAUSAL, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -113,8 +112,8 @@ def plain(draft: Model) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _eagle(k: Keys, label: str) -> Model:
-    model = llama.llama_like(k, label, EAGLE)
+def _eagle(k: Keys) -> Model:
+    model = llama.llama_like(k, EAGLE)
     k.refuse("attention_bias", False, None)
     k.refuse("mlp_bias", False, None)
     k.refuse("bias", False, None)
@@ -154,9 +153,9 @@ def _reads_three(k: Keys) -> None:
         k.fail("eagle_config.use_aux_hidden_state", "a head that joins no states is not known yet")
 
 
-def _block(k: Keys, label: str) -> Model:
+def _block(k: Keys) -> Model:
     model = llama.llama_like(
-        k, label, BLOCK, intermediate=22_016, kv_heads=32, head_dim=llama.unless_said(k, 128),
+        k, BLOCK, intermediate=22_016, kv_heads=32, head_dim=llama.unless_said(k, 128),
         vocab=151_936, positions=32_768, attention_bias=k.flag("attention_bias", False),
         query_norm=True,
     )  # fmt: skip
@@ -244,11 +243,9 @@ def _eagle_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             linear(t, f"{name}_proj", both, JOINED, width / TP, bias=False)
             for name, width in (("q", Q), ("k", KV), ("v", KV))
         )
-        q = heads_first(t, q, QUERIES, copies_grad=True)
-        k = heads_first(t, k, KEYS, copies_grad=True)
+        q, k = by_heads(t, q, k, copies_grad=True)
         q, k = rotary(t, q, k, rotary_tables(t))
-        out = attention_core(t, s, q, k, value_heads(t, s, v), FULL)
-        out = linear(t, "o_proj", out, Q / TP, D, bias=False)
+        out = attended(t, s, q, k, value_heads(t, s, v), FULL, "o_proj", bias=False)
     x = add(t, x, out, "residual")
     return add(t, x, normed_mlp(t, s, x, "post_attention_layernorm"), "residual")
 
@@ -299,10 +296,6 @@ def _classes(kind: str) -> dict[str, str]:
 
 
 DRAFTS = {
-    EAGLE: Family(
-        _eagle, _eagle_embed, _eagle_layer, _eagle_head, kernels=HF_ONLY, classes=_classes(EAGLE)
-    ),
-    BLOCK: Family(
-        _block, _block_embed, llama.layer, _block_head, kernels=HF_ONLY, classes=_classes(BLOCK)
-    ),
+    EAGLE: Family(_eagle, _eagle_embed, _eagle_layer, _eagle_head, classes=_classes(EAGLE)),
+    BLOCK: Family(_block, _block_embed, llama.layer, _block_head, classes=_classes(BLOCK)),
 }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import gated_mlp
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, layer, llama_like, unless_said
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.models.model import Model
@@ -19,14 +19,13 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _like(
-    k: Keys, label: str, family: str, hidden: int, intermediate: int, layers: int, heads: int,
+    k: Keys, family: str, hidden: int, intermediate: int, layers: int, heads: int,
     kv_heads: int, head_dim: int | None = None,
 ) -> Model:  # fmt: skip
     """What both have in common, with the defaults of one."""
     bias = k.flag("use_bias", False)
     return llama_like(
         k,
-        label,
         family,
         hidden=hidden,
         intermediate=intermediate,
@@ -45,13 +44,13 @@ def _like(
     )
 
 
-def _dense(k: Keys, label: str) -> Model:
-    return _like(k, label, "ernie4_5", 1024, 3072, 18, 16, 2, unless_said(k, 128))
+def _dense(k: Keys) -> Model:
+    return _like(k, "ernie4_5", 1024, 3072, 18, 16, 2, unless_said(k, 128))
 
 
-def _moe(k: Keys, label: str) -> Model:
+def _moe(k: Keys) -> Model:
     k.refuse("use_bias", False)
-    model = _like(k, label, "ernie4_5_moe", 2560, 12_288, 28, 20, 4)
+    model = _like(k, "ernie4_5_moe", 2560, 12_288, 28, 20, 4)
     size = k.count("moe_intermediate_size", 1536)
     shared = k.count("moe_num_shared_experts", 2, 1000)
     k.refuse("moe_layer_end_index", -1, None, model.layers - 1)
@@ -83,12 +82,9 @@ def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
 CLASSES = {name: decoder_classes(f"Ernie4_5{stem}", classifier=False)
            for name, stem in (("ernie4_5", ""), ("ernie4_5_moe", "_Moe"))}  # fmt: skip
 FAMILIES = {
-    "ernie4_5": Family(
-        _dense, embed, layer, head, kernels=HF_ONLY, classes=CLASSES["ernie4_5"],
-    ),
+    "ernie4_5": Family(_dense, embed, layer, head, classes=CLASSES["ernie4_5"]),
     "ernie4_5_moe": Family(
-        _moe, embed, sparse_layer(attention, _mixture), head, kernels=HF_ONLY,
-        classes=CLASSES["ernie4_5_moe"],
+        _moe, embed, sparse_layer(attention, _mixture), head, classes=CLASSES["ernie4_5_moe"],
         aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
     ),
 }  # fmt: skip

@@ -7,10 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
-    attention_core,
+    attended,
+    by_heads,
     classes_loss,
     dropped,
     labelled_loss,
@@ -29,7 +28,6 @@ from memcore.tape.primitives import (
     cast,
     composed,
     embedding,
-    heads_first,
     keeps_result,
     layer_norm,
     linear,
@@ -43,7 +41,7 @@ from memcore.tape.structure import CLASSIFICATION, EMBEDDING, LABELLED, Structur
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     if k.config.get("vocab_size") is None:
         k.fail("vocab_size", "missing; there is no default of it")
     for key in ("is_folding_model", "use_cache"):
@@ -52,7 +50,7 @@ def _config(k: Keys, label: str) -> Model:
     turned = k.word("position_embedding_type", "absolute", {"absolute": "", "rotary": "rotary"})
     k.config = {**k.config, "position_embedding_type": "absolute", "type_vocab_size": 1,
                 "hidden_act": "gelu"}  # fmt: skip
-    model = bert.encoder_config(k, label, "esm", 33, bert.OFFSET, positions=1026)
+    model = bert.encoder_config(k, "esm", 33, bert.OFFSET, positions=1026)
     traits = replace(
         model.traits,
         rotary_widened=bool(turned),
@@ -109,7 +107,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("attention", Part.ATTENTION):
         q, k, v = (linear(t, name, x, D, Q / TP, bias=True) for name in ("query", "key", "value"))
         copies = s.attention == "eager"
-        q, k = heads_first(t, q, QUERIES, copies), heads_first(t, k, KEYS, copies)
+        q, k = by_heads(t, q, k, copies_grad=copies)
         v = value_heads(t, s, v)
         q = scale(t, q, "q, scaled")
         if s.traits.rotary_widened:
@@ -117,8 +115,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             q32, k32 = rotary(t, q32, k32, rotary_tables(t))
             q = cast(t, q32, q.dtype, "q_rotary, cast")
             k = cast(t, k32, k.dtype, "k_rotary, cast")
-        out = attention_core(t, s, q, k, v, kind, softmax_fp32=False)
-        return linear(t, "output.dense", out, Q / TP, D, bias=True)
+        return attended(t, s, q, k, v, kind, "output.dense", bias=True, softmax_fp32=False)
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:

@@ -17,10 +17,9 @@ from memcore.tape.structure import CLASSIFICATION, EMBEDDING, LABELLED, Structur
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "eurobert",
         hidden=768,
         intermediate=3072,

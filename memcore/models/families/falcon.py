@@ -21,7 +21,7 @@ from memcore.layers.ops import (
     weighted_values,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import Family, decoder_classes
+from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, QKV, TP, D, Q
 from memcore.tape.kinds import Part
@@ -39,7 +39,7 @@ from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     hidden = k.count("hidden_size", 4544)
     layers = k.count("num_hidden_layers", 32, 100_000)
     heads = k.count("num_attention_heads", 71, 10**6)
@@ -53,7 +53,6 @@ def _config(k: Keys, label: str) -> Model:
     norms = k.config.get("num_ln_in_parallel_attn")
     return Model(
         family="falcon",
-        label=label,
         layers=layers,
         hidden_size=hidden,
         intermediate_size=k.count_or("ffn_hidden_size", 4 * hidden),
@@ -140,5 +139,5 @@ FAMILY = Family(
         "n_layer": "num_hidden_layers",
         "n_head": "num_attention_heads",
     },
-    classes=decoder_classes("Falcon"),
+    kernels=HF_OR_COMPILE, classes=decoder_classes("Falcon"),
 )  # fmt: skip

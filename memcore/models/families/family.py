@@ -11,25 +11,18 @@ from memcore.models.config import Keys
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, KV_HEADS, TP, Shape
 from memcore.tape.kinds import FULL, RECURRENT, SLIDING
-from memcore.tape.structure import (
-    CAUSAL,
-    CLASSIFICATION,
-    EMBEDDING,
-    LABELLED,
-    SPANS,
-    Structure,
-)
+from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, LABELLED, SPANS, Structure
 from memcore.tape.tape import Tape, Tensor
 
 T = TypeVar("T")
 ATTENTIONS = ("eager", "sdpa", "flash")
 LOSSES = ("eager", "fused", "chunked")
-KERNELS = ("hf", "compile")
 NOTHING, MASK, ALL = "", "mask", "all"
 HF_ONLY = ("hf",)  # families whose other kernels are not known yet
+HF_OR_COMPILE = ("hf", "compile")
 HF_OR_MEGATRON = ("hf", "megatron")
-WITH_MEGATRON = (*KERNELS, "megatron")
-WITH_LIGER = (*KERNELS, "liger")  # liger_kernel/transformers/monkey_patch.py knows them
+WITH_MEGATRON = (*HF_OR_COMPILE, "megatron")
+WITH_LIGER = (*HF_OR_COMPILE, "liger")  # liger_kernel/transformers/monkey_patch.py knows them
 WITH_BOTH = (*WITH_LIGER, "megatron")
 
 
@@ -45,7 +38,7 @@ class Family:
     note               what a reader of its reports should know
     arguments          what of what they read together its layers take by position, so that
                        checkpointing saves it: NOTHING, MASK or ALL
-    losses             the words of a plan for its loss (policies.CROSS_ENTROPY)
+    losses             the words of a plan for its loss (words.training.CROSS_ENTROPY)
     decoder            it generates, token by token; else it has no cache and nothing to serve
     before             what a model with a tower runs before it, which the bridge reads
     bridge             what leads from the tower's last layer to the first of the main stack
@@ -63,12 +56,12 @@ class Family:
     alone              tensor, context and pipeline parallelism and adapters are not known for it
     """
 
-    config: Callable[[Keys, str], Model]
+    config: Callable[[Keys], Model]
     embed: Callable[[Tape, Structure], Tensor | Sequence[Tensor]]
     layer: Callable[[Tape, Structure, Tensor, str], Tensor | Sequence[Tensor]]
     head: Callable[[Tape, Structure, Tensor], Tensor]
     attentions: tuple[str, ...] = ATTENTIONS
-    kernels: tuple[str, ...] = KERNELS
+    kernels: tuple[str, ...] = HF_ONLY
     cache: Shape = (2, KV_HEADS / TP, HEAD_DIM)
     note: str = ""
     arguments: str = NOTHING
@@ -221,7 +214,7 @@ def state_dtype(k: Keys, key: str, default: str = "") -> str:
 
 
 def encoder(
-    config: Callable[[Keys, str], Model],
+    config: Callable[[Keys], Model],
     embed: Callable[[Tape, Structure], Tensor | Sequence[Tensor]],
     layer: Callable[[Tape, Structure, Tensor, str], Tensor],
     head: Callable[[Tape, Structure, Tensor], Tensor],
@@ -229,6 +222,5 @@ def encoder(
 ) -> Family:
     """A family that reads whole sequences and generates nothing."""
     return Family(
-        config, embed, layer, head, kernels=HF_ONLY, losses=("eager",), decoder=False, alone=True,
-        classes=classes,
-    )  # fmt: skip
+        config, embed, layer, head, losses=("eager",), decoder=False, alone=True, classes=classes
+    )

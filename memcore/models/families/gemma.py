@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
-    attention_core,
+    attended,
+    by_heads,
     causal_lm_head,
     gated_mlp,
     query_key_value,
@@ -23,17 +22,17 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families import llama
-from memcore.models.families.family import HF_ONLY, WITH_LIGER, Family, decoder_classes, layer_kinds
+from memcore.models.families.family import WITH_LIGER, Family, decoder_classes, layer_kinds
 from memcore.models.families.llama import llama_like, windowed
 from memcore.models.model import Model
-from memcore.tape.dims import HEAD_DIM, TP, D, Q
+from memcore.tape.dims import HEAD_DIM
 from memcore.tape.kinds import Part
-from memcore.tape.primitives import add, heads_first, linear, scale
+from memcore.tape.primitives import add, scale
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str, family: str, vocab: int, positions: int) -> Model:
+def _config(k: Keys, family: str, vocab: int, positions: int) -> Model:
     heads = k.count("num_attention_heads", 8, 10**6)
     kv_heads = k.count("num_key_value_heads", 4, 10**6)
     k.divides("num_attention_heads", heads, "num_key_value_heads", kv_heads)
@@ -41,7 +40,6 @@ def _config(k: Keys, label: str, family: str, vocab: int, positions: int) -> Mod
     dim = k.count("head_dim", 256, 10**6)
     return Model(
         family=family,
-        label=label,
         layers=k.count("num_hidden_layers", 26, 100_000),
         hidden_size=k.count("hidden_size", 2304),
         intermediate_size=k.count("intermediate_size", 9216),
@@ -69,11 +67,10 @@ def _windowed(k: Keys, model: Model, every: int) -> Model:
     return windowed(model, k.count("sliding_window", 4096), kinds)
 
 
-def _gemma(k: Keys, label: str) -> Model:
+def _gemma(k: Keys) -> Model:
     k.refuse("use_bidirectional_attention", None, False)
     return llama_like(
         k,
-        label,
         "gemma",
         hidden=3072,
         intermediate=24_576,
@@ -89,9 +86,9 @@ def _gemma(k: Keys, label: str) -> Model:
     )
 
 
-def _capped(family: str) -> Callable[[Keys, str], Model]:
-    def config(k: Keys, label: str) -> Model:
-        model = _config(k, label, family, 256_000, 8192)
+def _capped(family: str) -> Callable[[Keys], Model]:
+    def config(k: Keys) -> Model:
+        model = _config(k, family, 256_000, 8192)
         traits = replace(
             model.traits,
             attention_softcap=k.config.get("attn_logit_softcapping", 50.0) is not None,
@@ -102,8 +99,8 @@ def _capped(family: str) -> Callable[[Keys, str], Model]:
     return config
 
 
-def _gemma3(k: Keys, label: str) -> Model:
-    model = _config(k, label, "gemma3_text", 262_208, 131_072)
+def _gemma3(k: Keys) -> Model:
+    model = _config(k, "gemma3_text", 262_208, 131_072)
     capped = k.config.get("final_logit_softcapping") is not None
     model = replace(model, traits=replace(model.traits, logits_softcap=capped))
     model = _windowed(k, model, k.count("sliding_window_pattern", 6))
@@ -137,16 +134,14 @@ def _layer_of_gemma(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
-        q = heads_first(t, q, QUERIES, copies_grad=True)
-        k = heads_first(t, k, KEYS, copies_grad=True)
+        q, k = by_heads(t, q, k, copies_grad=True)
         tables = rotary_tables(t)
         if s.family != "gemma2":
             q = rms_norm_plus_one(t, q, "q_norm", HEAD_DIM, contiguous=False)
             k = rms_norm_plus_one(t, k, "k_norm", HEAD_DIM, contiguous=False)
             tables = rotary_tables(t, " (sliding)" if slides(kind) else " (full)")
         q, k = rotary(t, q, k, tables, tokens_first=s.family == "gemma2")
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        return linear(t, "o_proj", out, Q / TP, D, s.traits.attention_bias)
+        return attended(t, s, q, k, value_heads(t, s, v), kind, "o_proj", s.traits.attention_bias)
 
 
 def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
@@ -160,9 +155,7 @@ CLASSES = {
 }
 
 FAMILIES = {
-    "gemma": Family(
-        _gemma, embed, _layer_of_gemma, head, kernels=HF_ONLY, classes=decoder_classes("Gemma")
-    ),
+    "gemma": Family(_gemma, embed, _layer_of_gemma, head, classes=decoder_classes("Gemma")),
     # SDPA has no soft caps, so transformers does not offer it for Gemma 2.
     "gemma2": Family(
         _capped("gemma2"),
@@ -174,13 +167,8 @@ FAMILIES = {
         classes=decoder_classes("Gemma2"),
     ),
     "vaultgemma": Family(
-        _capped("vaultgemma"),
-        embed,
-        _layer_of_gemma,
-        head,
-        attentions=("eager", "flash"),
-        kernels=HF_ONLY,
+        _capped("vaultgemma"), embed, _layer_of_gemma, head, attentions=("eager", "flash"),
         classes=decoder_classes("VaultGemma", classifier=False),
     ),
     "gemma3_text": Family(_gemma3, embed, layer, head, kernels=WITH_LIGER, classes=CLASSES),
-}
+}  # fmt: skip

@@ -13,7 +13,7 @@ from memcore.layers.ops import HIDDEN, rms_norm_plus_one
 from memcore.models import families
 from memcore.models.config import Keys
 from memcore.models.families import gemma
-from memcore.models.families.family import HF_ONLY, Family
+from memcore.models.families.family import Family
 from memcore.models.families.llava import VISION, part, text_embedding
 from memcore.models.model import Model
 from memcore.tape.dims import MERGED, PATCHES, B, D, of_stack
@@ -33,7 +33,7 @@ TEXT, TOWER = "gemma3_text", "siglip_vision_model"
 AROUND = 4  # processing_gemma3: an empty line, the start of an image, its end, an empty line
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     text = part(k, "text_config", TEXT, {TEXT: gemma.FAMILIES[TEXT]}, {})
     vision = part(k, "vision_config", TOWER, {TOWER: families.TOWERS[TOWER]}, {})
     tied = k.flag("tie_word_embeddings", True)
@@ -45,7 +45,7 @@ def _config(k: Keys, label: str) -> Model:
     assert image
     read = _read(k, image.height // image.patch_height, image.width // image.patch_width)
     tower = replace(vision, image=replace(image, merged=read, around=AROUND))
-    return replace(text, label=label, family="gemma3", traits=traits, tower=tower)
+    return replace(text, family="gemma3", traits=traits, tower=tower)
 
 
 def _read(k: Keys, rows: int, columns: int) -> int:
@@ -82,8 +82,8 @@ def _bridge(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILY: Family = Family(
-    _config, gemma.embed, gemma.layer, gemma.head, kernels=HF_ONLY, losses=("eager",), alone=True,
-    before=_before, bridge=_bridge,
+    _config, gemma.embed, gemma.layer, gemma.head, losses=("eager",), alone=True, before=_before,
+    bridge=_bridge,
     aliases={
         "image_token_id": "image_token_index",
         "boi_token_id": "boi_token_index",

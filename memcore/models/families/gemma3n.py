@@ -17,7 +17,7 @@ from memcore.layers.ops import (
     gated_mlp,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_ONLY, Family, heads_of, layer_kinds
+from memcore.models.families.family import Family, heads_of, layer_kinds
 from memcore.models.families.gemma4 import (
     READS,
     attention,
@@ -28,17 +28,7 @@ from memcore.models.families.gemma4 import (
 )
 from memcore.models.families.llama import windowed
 from memcore.models.model import Model
-from memcore.tape.dims import (
-    KV,
-    LOW_RANK,
-    STREAM_PAIRS,
-    STREAMS,
-    TP,
-    VOCAB,
-    D,
-    F,
-    Shape,
-)
+from memcore.tape.dims import KV, LOW_RANK, STREAM_PAIRS, STREAMS, TP, VOCAB, D, F, Shape
 from memcore.tape.kinds import FULL, is_reused, is_thinned, thinned
 from memcore.tape.primitives import (
     add,
@@ -71,7 +61,7 @@ COEFFICIENTS: Shape = (*TOKENS, STREAMS)
 BY_PAIRS: Shape = (*TOKENS, STREAMS, STREAMS)
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     hidden = k.count("hidden_size", 2048)
     heads = k.count("num_attention_heads", 8, 10**6)
     kv_heads = k.count("num_key_value_heads", 2, 10**6)
@@ -86,7 +76,6 @@ def _config(k: Keys, label: str) -> Model:
         k.fail("altup_coef_clip", "null is not planned; give the largest coefficient")
     model = Model(
         family="gemma3n_text",
-        label=label,
         layers=layers,
         layer_embedding=k.count("hidden_size_per_layer_input", 256),
         layer_rows=k.count("vocab_size_per_layer_input", 262_144),
@@ -313,7 +302,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 FAMILIES = {
     "gemma3n_text": Family(
-        _config, _embed, _layer, _head, kernels=HF_ONLY, alone=True, carries=True,
+        _config, _embed, _layer, _head, alone=True, carries=True,
         classes={"Gemma3nForCausalLM": CAUSAL, "Gemma3nTextModel": EMBEDDING},
     )
 }  # fmt: skip

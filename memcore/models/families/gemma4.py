@@ -22,7 +22,7 @@ from memcore.layers.ops import (
     slides,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_ONLY, Family, layer_kinds
+from memcore.models.families.family import Family, layer_kinds
 from memcore.models.families.gemma import embed
 from memcore.models.families.llama import windowed
 from memcore.models.families.mixtral import with_experts
@@ -67,7 +67,7 @@ from memcore.tape.tape import Gradients, Tape, Tensor
 GROUPED = 256  # widest heads that SDPA is given fewer keys of (integrations/sdpa_attention.py)
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     heads = k.count("num_attention_heads", 8, 10**6)
     kv_heads = k.count("num_key_value_heads", 4, 10**6)
     k.divides("num_attention_heads", heads, "num_key_value_heads", kv_heads)
@@ -78,7 +78,6 @@ def _config(k: Keys, label: str) -> Model:
     positions = k.count("max_position_embeddings", 131_072)
     model = Model(
         family="gemma4_text",
-        label=label,
         layers=k.count("num_hidden_layers", 30, 100_000),
         layer_embedding=k.count_or_zero("hidden_size_per_layer_input", 256),
         hidden_size=k.count("hidden_size", 2304),
@@ -304,7 +303,7 @@ def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
 
 _head = head_behind(powered_norm)
 FAMILY = Family(
-    _config, embed, _one_result, _head, kernels=HF_ONLY,
+    _config, embed, _one_result, _head,
     classes={"Gemma4ForCausalLM": CAUSAL, "Gemma4TextModel": EMBEDDING},
 )  # fmt: skip
 SMALL = replace(FAMILY, embed=_small_embed, layer=_small_layer, alone=True, carries=True)

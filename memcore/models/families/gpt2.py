@@ -15,7 +15,14 @@ from memcore.layers.ops import (
     plain_mlp,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import MASK, WITH_MEGATRON, Family, decoder_classes, own_keys
+from memcore.models.families.family import (
+    HF_OR_COMPILE,
+    MASK,
+    WITH_MEGATRON,
+    Family,
+    decoder_classes,
+    own_keys,
+)
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, KV, POSITIONS, QKV, TP, VOCAB, D, Q, S
 from memcore.tape.kinds import Part
@@ -41,19 +48,19 @@ ALIASES = {
 }
 
 
-def _gpt2(k: Keys, label: str) -> Model:
+def _gpt2(k: Keys) -> Model:
     k.refuse("reorder_and_upcast_attn", False, None)
-    return _config(k, label, "gpt2", "gelu_new")
+    return _config(k, "gpt2", "gelu_new")
 
 
-def _bigcode(k: Keys, label: str) -> Model:
-    model = _config(k, label, "gpt_bigcode", "gelu_pytorch_tanh")
+def _bigcode(k: Keys) -> Model:
+    model = _config(k, "gpt_bigcode", "gelu_pytorch_tanh")
     alone = k.flag("multi_query", True)
     kv_heads = 1 if alone else model.kv_heads
     return replace(model, kv_heads=kv_heads, traits=replace(model.traits, multi_query=alone))
 
 
-def _config(k: Keys, label: str, family: str, activation: str) -> Model:
+def _config(k: Keys, family: str, activation: str) -> Model:
     """The keys of both, with one's default of the activation."""
     hidden = k.count("n_embd", 768)
     heads = k.count("n_head", 12, 10**6)
@@ -62,7 +69,6 @@ def _config(k: Keys, label: str, family: str, activation: str) -> Model:
     positions = k.count("n_positions", 1024)
     return Model(
         family=family,
-        label=label,
         layers=k.count("n_layer", 12, 100_000),
         **own_keys(hidden, heads),
         intermediate_size=k.count_or("n_inner", 4 * hidden),
@@ -144,7 +150,7 @@ FAMILIES = {
         classes=decoder_classes("GPT2", causal="LMHeadModel"),
     ),
     "gpt_bigcode": Family(
-        _bigcode, _bigcode_embed, _bigcode_layer, _head, aliases=ALIASES,
+        _bigcode, _bigcode_embed, _bigcode_layer, _head, kernels=HF_OR_COMPILE, aliases=ALIASES,
         classes=decoder_classes("GPTBigCode"),
     ),
 }  # fmt: skip

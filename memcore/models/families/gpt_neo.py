@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from memcore.errors import shown
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     attention_core,
+    by_heads,
     core,
     dropped,
     head_behind,
@@ -20,12 +19,12 @@ from memcore.layers.ops import (
     wide_scores,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import Family, decoder_classes, own_keys
+from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes, own_keys
 from memcore.models.families.gpt2 import embed
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, TP, D, Q, S
 from memcore.tape.kinds import FULL, SLIDING, Part
-from memcore.tape.primitives import add, heads_first, layer_norm, linear, masked_fill
+from memcore.tape.primitives import add, layer_norm, linear, masked_fill
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -33,7 +32,7 @@ KINDS = {"global": FULL, "local": SLIDING}
 TYPES = [[["global", "local"], 12]]
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     hidden = k.count("hidden_size", 2048)
     layers = k.count("num_layers", 24, 100_000)
     heads = k.count("num_heads", 16, 10**6)
@@ -41,7 +40,6 @@ def _config(k: Keys, label: str) -> Model:
     positions = k.count("max_position_embeddings", 2048)
     return Model(
         family="gpt_neo",
-        label=label,
         layers=layers,
         **own_keys(hidden, heads),
         intermediate_size=k.count_or("intermediate_size", 4 * hidden),
@@ -91,8 +89,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("attn.attention", Part.ATTENTION):
         q, k, v = (linear(t, f"{n}_proj", x, D, Q / TP, bias=False) for n in "qkv")
-        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
-        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
+        q, k = by_heads(t, q, k, copies_grad=s.attention == "eager")
         v = value_heads(t, s, v)
         table = t.buffer("bias", (1, 1, CONTEXT, CONTEXT), "bool")
         seen = Tensor(table.storage, (1, 1, S / CP, S), table.dtype, False)
@@ -113,7 +110,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 _head = head_behind(layer_norm, "ln_f", width=D)
 FAMILY = Family(
-    _config, embed, _layer, _head, attentions=("eager", "flash"),
+    _config, embed, _layer, _head, kernels=HF_OR_COMPILE, attentions=("eager", "flash"),
     aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
     classes=decoder_classes("GPTNeo"),
 )  # fmt: skip

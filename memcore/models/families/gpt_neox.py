@@ -10,7 +10,8 @@ from memcore.layers.ops import (
     KEYS,
     QUERIES,
     TOKENS,
-    attention_core,
+    attended,
+    by_heads,
     dropped,
     embed_dropped,
     head_behind,
@@ -19,17 +20,17 @@ from memcore.layers.ops import (
     rotary_tables,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, own_keys
+from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes, own_keys
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.model import Model
-from memcore.tape.dims import HEAD_DIM, HEADS, KV_HEADS, QKV, TP, D, Q
+from memcore.tape.dims import HEAD_DIM, HEADS, KV_HEADS, QKV, TP, D
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, heads_first, layer_norm, linear, split
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
-def _neox(k: Keys, label: str) -> Model:
+def _neox(k: Keys) -> Model:
     hidden = k.count("hidden_size", 6144)
     heads = k.count("num_attention_heads", 64, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
@@ -37,7 +38,6 @@ def _neox(k: Keys, label: str) -> Model:
     dropped = k.dropout("hidden_dropout", 0.0)
     return Model(
         family="gpt_neox",
-        label=label,
         layers=k.count("num_hidden_layers", 44, 100_000),
         **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", 24_576),
@@ -77,15 +77,13 @@ def _neox_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         joint = heads_first(t, joint, joint.shape, copies_grad=True)
         q, k, v = split(t, joint, (QUERIES, KEYS, KEYS))
         q, k = partial_rotary(t, q, k, rotary_tables(t))
-        out = attention_core(t, s, q, k, v, kind, joint_v=True)
-        return linear(t, "dense", out, Q / TP, D, bias)
+        return attended(t, s, q, k, v, kind, "dense", bias, joint_v=True)
 
 
-def _persimmon(k: Keys, label: str) -> Model:
+def _persimmon(k: Keys) -> Model:
     k.config = {**k.config, "num_key_value_heads": None}  # which its code does not read
     return llama_like(
         k,
-        label,
         "persimmon",
         intermediate=16_384,
         layers=36,
@@ -116,23 +114,22 @@ def _persimmon_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         if s.traits.query_norm:
             q = layer_norm(t, q, HEAD_DIM, "q_layernorm")
             k = layer_norm(t, k, HEAD_DIM, "k_layernorm")
-        q = heads_first(t, q, QUERIES, copies_grad=False)
-        k = heads_first(t, k, KEYS, copies_grad=False)
+        q, k = by_heads(t, q, k, copies_grad=False)
         v = heads_first(t, v, KEYS, copies_grad=False)
         q, k = partial_rotary(t, q, k, rotary_tables(t))
-        out = attention_core(t, s, q, k, v, kind, joint_v=True)
-        return linear(t, "dense", out, Q / TP, D, bias=True)
+        return attended(t, s, q, k, v, kind, "dense", bias=True, joint_v=True)
 
 
 FAMILIES = {
     "gpt_neox": Family(
         _neox, embed_dropped("embed_in", "emb_dropout"), _neox_layer,
-        head_behind(layer_norm, "final_layer_norm", width=D), classes=decoder_classes("GPTNeoX"),
+        head_behind(layer_norm, "final_layer_norm", width=D), kernels=HF_OR_COMPILE,
+        classes=decoder_classes("GPTNeoX"),
     ),
     # Its eager attention keeps values as views of the joint projection, which its norms keep too:
     # where they are copies is not known.
     "persimmon": Family(
         _persimmon, embed, _persimmon_layer, head_behind(layer_norm, "final_layernorm", width=D),
-        attentions=("sdpa", "flash"), kernels=HF_ONLY, classes=decoder_classes("Persimmon"),
+        attentions=("sdpa", "flash"), classes=decoder_classes("Persimmon"),
     ),
 }  # fmt: skip

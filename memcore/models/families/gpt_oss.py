@@ -8,13 +8,13 @@ from __future__ import annotations
 from memcore.layers import megatron
 from memcore.layers.experts import Stacks, routed_experts, top_k
 from memcore.layers.ops import (
-    KEYS,
     QUERIES,
     REPEATED_KEYS,
     SCORES,
     TOKENS,
     attention_core,
     behind_norm,
+    by_heads,
     core,
     head_behind,
     mask_of,
@@ -52,7 +52,6 @@ from memcore.tape.primitives import (
     cast,
     contiguous,
     dropout,
-    heads_first,
     keeps_input,
     keeps_result,
     linear,
@@ -71,10 +70,9 @@ SINK: Shape = (B, HEADS / TP, S / CP, 1)
 WITH_SINK: Shape = (B, HEADS / TP, S / CP, SINKED)
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "gpt_oss",
         hidden=2880,
         intermediate=2880,
@@ -111,8 +109,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
-        q = heads_first(t, q, QUERIES, copies_grad=True)
-        k = heads_first(t, k, KEYS, copies_grad=True)
+        q, k = by_heads(t, q, k, copies_grad=True)
         v = value_heads(t, s, v)
         tables = rotary_tables(t, width=HALF_ROTARY)
         if t.kernels == "megatron":

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     attention_core,
+    by_heads,
     core,
     dropped,
     embed_dropped,
@@ -21,7 +20,7 @@ from memcore.layers.ops import (
     wide_scores,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import Family, decoder_classes, own_keys
+from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes, own_keys
 from memcore.models.families.gpt2 import ALIASES
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, HALF_ROTARY, HEAD_DIM, HEADS, ROTARY, TP, D, Q, S
@@ -40,7 +39,7 @@ from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     hidden = k.count("n_embd", 4096)
     heads = k.count("n_head", 16, 10**6)
     k.divides("n_embd", hidden, "n_head", heads)
@@ -51,7 +50,6 @@ def _config(k: Keys, label: str) -> Model:
     dropped = k.dropout("resid_pdrop", 0.0)
     return Model(
         family="gptj",
-        label=label,
         layers=k.count("n_layer", 28, 100_000),
         **own_keys(hidden, heads),
         intermediate_size=k.count_or("n_inner", 4 * hidden),
@@ -86,8 +84,7 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
         q, k = (heads_first(t, of, heads, copies_grad=False) for of in (q, k))
         k, turned_k = _turned(t, k, "k_rotary")
         q, turned_q = _turned(t, q, "q_rotary")
-        q = heads_first(t, q, QUERIES, copies_grad=False)
-        k = heads_first(t, k, KEYS, copies_grad=False)
+        q, k = by_heads(t, q, k, copies_grad=False)
         v = value_heads(t, s, v)
         if s.attention == "eager":
 
@@ -116,6 +113,6 @@ def _turned(t: Tape, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
 _embed = embed_dropped("wte", "drop")
 _head = head_behind(layer_norm, "ln_f", width=D)
 FAMILY = Family(
-    _config, _embed, _layer, _head, attentions=("eager", "flash"), losses=("eager", "fused"),
-    aliases=ALIASES, classes=decoder_classes("GPTJ"),
+    _config, _embed, _layer, _head, kernels=HF_OR_COMPILE, attentions=("eager", "flash"),
+    losses=("eager", "fused"), aliases=ALIASES, classes=decoder_classes("GPTJ"),
 )  # fmt: skip

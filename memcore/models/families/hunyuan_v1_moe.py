@@ -9,7 +9,7 @@ from memcore.errors import shown
 from memcore.layers.experts import normalised, routed_experts, top_k
 from memcore.layers.ops import gated_mlp
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, llama_like
 from memcore.models.families.mixtral import routing, sparse_layer, with_experts
 from memcore.models.model import Model
@@ -19,7 +19,7 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     for key in ("moe_topk", "num_experts", "num_shared_expert", "moe_intermediate_size"):
         _of_all_layers(k, key)
     # What the models' own code had besides, and transformers takes for granted.
@@ -30,7 +30,6 @@ def _config(k: Keys, label: str) -> Model:
     k.refuse("moe_layer_num_skipped", None, 0)
     model = llama_like(
         k,
-        label,
         "hunyuan_v1_moe",
         vocab=290_943,
         attention_bias=k.flag("attention_bias", False),
@@ -74,7 +73,7 @@ def _router(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 FAMILY = Family(
-    _config, embed, sparse_layer(attention, _mixture), head, kernels=HF_ONLY,
+    _config, embed, sparse_layer(attention, _mixture), head,
     classes=decoder_classes("HunYuanMoEV1"),
     aliases={"num_experts_per_tok": "moe_topk", "num_local_experts": "num_experts"},
 )  # fmt: skip

@@ -10,7 +10,7 @@ from memcore.layers.experts import routed_experts, softmax_router
 from memcore.layers.ops import gated_mlp, head_behind, rms_norm
 from memcore.layers.recurrent import normed_mamba_mixer
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import attention, embed, llama_like
 from memcore.models.families.mamba2 import SELECTIVE_CHUNK
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
@@ -21,10 +21,9 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "jamba",
         intermediate=14_336,
         kv_heads=8,
@@ -78,6 +77,6 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 _head = head_behind(rms_norm, "final_layernorm")
 FAMILY = Family(
-    _config, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("Jamba"),
+    _config, embed, _layer, _head, classes=decoder_classes("Jamba"),
     aliases={"num_local_experts": "num_experts"},
 )  # fmt: skip

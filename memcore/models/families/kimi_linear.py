@@ -8,13 +8,7 @@ from dataclasses import replace
 from memcore.layers.recurrent import kimi_delta_attention
 from memcore.models.config import Keys
 from memcore.models.families.deepseek import CACHE, attention, latent, mixture, router_groups
-from memcore.models.families.family import (
-    HF_ONLY,
-    Family,
-    decoder_classes,
-    listed,
-    mixed_kinds,
-)
+from memcore.models.families.family import Family, decoder_classes, listed, mixed_kinds
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import sparse_layer
 from memcore.models.model import Model, Recurrence
@@ -25,10 +19,9 @@ from memcore.tape.tape import Tape, Tensor
 CHUNK = 64  # tokens of a span (vllm/model_executor/layers/fla/ops/kda.py)
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "kimi_linear",
         hidden=2304,
         intermediate=9216,
@@ -59,10 +52,7 @@ def _config(k: Keys, label: str) -> Model:
     router_groups(k, model, 1, 1)
     normalised = k.flag("norm_topk_prob", True)
     traits = replace(
-        model.traits,
-        compressed_queries=low,
-        router_sigmoid=True,
-        router_normalised=normalised,
+        model.traits, compressed_queries=low, router_sigmoid=True, router_normalised=normalised
     )
     return replace(model, traits=traits)
 
@@ -94,7 +84,7 @@ def _mixer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 FAMILY = Family(
-    _config, embed, sparse_layer(_mixer, mixture), head, cache=CACHE, kernels=HF_ONLY,
+    _config, embed, sparse_layer(_mixer, mixture), head, cache=CACHE,
     classes=decoder_classes("KimiLinear", classifier=False),
     aliases={
         "num_experts": "n_routed_experts",

@@ -29,7 +29,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families import olmoe
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds
+from memcore.models.families.family import Family, decoder_classes, layer_kinds
 from memcore.models.families.llama import attention, embed, head, llama_like, with_biases
 from memcore.models.model import Model
 from memcore.tape.dims import D
@@ -66,8 +66,8 @@ _nemotron = with_biases(
 )
 
 
-def _exaone4(k: Keys, label: str) -> Model:
-    model = llama_like(k, label, "exaone4", intermediate=16_384, vocab=102_400, query_norm=True)
+def _exaone4(k: Keys) -> Model:
+    model = llama_like(k, "exaone4", intermediate=16_384, vocab=102_400, query_norm=True)
     return exaone_windows(k, model)
 
 
@@ -83,14 +83,13 @@ def exaone_windows(k: Keys, model: Model) -> Model:
     return replace(model, kinds=kinds, window=window if slides else 0)
 
 
-def _glm(k: Keys, label: str, family: str) -> Model:
+def _glm(k: Keys, family: str) -> Model:
     for key in ("rmsnorm", "post_layer_norm", "multi_query_attention"):  # ChatGLM's
         k.refuse(key, True, None)
     for key in ("add_bias_linear", "apply_residual_connection_post_layernorm"):
         k.refuse(key, False, None)
     return llama_like(
         k,
-        label,
         family,
         intermediate=13_696,
         layers=40,
@@ -106,10 +105,9 @@ def _glm(k: Keys, label: str, family: str) -> Model:
     )
 
 
-def _olmo(k: Keys, label: str) -> Model:
+def _olmo(k: Keys) -> Model:
     return llama_like(
         k,
-        label,
         "olmo",
         vocab=50_304,
         attention_bias=k.flag("attention_bias", False),
@@ -118,10 +116,9 @@ def _olmo(k: Keys, label: str) -> Model:
     )
 
 
-def _seed_oss(k: Keys, label: str) -> Model:
+def _seed_oss(k: Keys) -> Model:
     return llama_like(
         k,
-        label,
         "seed_oss",
         intermediate=27_648,
         layers=64,
@@ -204,7 +201,7 @@ CHATGLM = {
 }
 FAMILIES = {
     name: Family(
-        config, embed, layer, ends, kernels=HF_ONLY, classes=decoder_classes(stem),
+        config, embed, layer, ends, classes=decoder_classes(stem),
         aliases=CHATGLM if name == "glm" else {},
     )
     for name, stem, config, layer, ends in (

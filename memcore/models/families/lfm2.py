@@ -11,13 +11,7 @@ from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import activation, head_behind, rms_norm
 from memcore.layers.recurrent import short_convolution
 from memcore.models.config import Keys
-from memcore.models.families.family import (
-    HF_ONLY,
-    Family,
-    decoder_classes,
-    mixed_kinds,
-    numbers_of_layers,
-)
+from memcore.models.families.family import Family, decoder_classes, mixed_kinds, numbers_of_layers
 from memcore.models.families.llama import attention, embed, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.model import Model, Recurrence
@@ -30,11 +24,10 @@ from memcore.tape.tape import Tape, Tensor
 KINDS = {"full_attention": FULL, "conv": RECURRENT}
 
 
-def _like(k: Keys, label: str, family: str, hidden: int, intermediate: int) -> Model:
+def _like(k: Keys, family: str, hidden: int, intermediate: int) -> Model:
     """What both have in common, with the defaults of one."""
     model = llama_like(
         k,
-        label,
         family,
         hidden=hidden,
         intermediate=intermediate,
@@ -60,8 +53,8 @@ def _convolves(k: Keys) -> Callable[[int], bool]:
     return lambda i: given is not None and i not in given
 
 
-def _lfm2(k: Keys, label: str) -> Model:
-    model = _like(k, label, "lfm2", 2560, 12_288)
+def _lfm2(k: Keys) -> Model:
+    model = _like(k, "lfm2", 2560, 12_288)
     width = model.intermediate_size
     if k.flag("block_auto_adjust_ff_dim", True):
         width = 2 * width // 3
@@ -75,10 +68,10 @@ def _lfm2(k: Keys, label: str) -> Model:
     return replace(model, intermediate_size=width)
 
 
-def _moe(k: Keys, label: str) -> Model:
+def _moe(k: Keys) -> Model:
     if k.config.get("layer_types") is None and "num_hidden_layers" in k.config:
         k.fail("layer_types", f"missing; it must be a list of {', '.join(KINDS)}")
-    model = _like(k, label, "lfm2_moe", 2048, 7168)
+    model = _like(k, "lfm2_moe", 2048, 7168)
     model = with_experts(
         model, routing(k, "num_experts", 32, 4), k.count("moe_intermediate_size", 1792)
     )
@@ -125,13 +118,11 @@ def _router(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor]:
 _head = head_behind(rms_norm, "embedding_norm")
 FAMILIES = {
     "lfm2": Family(
-        _lfm2, embed, _layer, _head, kernels=HF_ONLY,
-        classes=decoder_classes("Lfm2", classifier=False),
+        _lfm2, embed, _layer, _head, classes=decoder_classes("Lfm2", classifier=False),
         aliases={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},
     ),
     "lfm2_moe": Family(
-        _moe, embed, _layer, _head, kernels=HF_ONLY,
-        classes=decoder_classes("Lfm2Moe", classifier=False),
+        _moe, embed, _layer, _head, classes=decoder_classes("Lfm2Moe", classifier=False),
         aliases={"tie_embedding": "tie_word_embeddings"},
     ),
 }  # fmt: skip

@@ -13,10 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     attention_core,
+    by_heads,
     causal_lm_head,
     normed_mlp,
     partial_rotary,
@@ -53,7 +52,6 @@ def unless_said(k: Keys, dim: int) -> int | None:
 
 def llama_like(
     k: Keys,
-    label: str,
     family: str,
     *,
     hidden: int = 4096,
@@ -92,7 +90,6 @@ def llama_like(
     positions = k.count("max_position_embeddings", positions)
     model = Model(
         family=family,
-        label=label,
         layers=n,
         hidden_size=hidden,
         intermediate_size=k.count("intermediate_size", intermediate),
@@ -115,14 +112,14 @@ def llama_like(
     return replace(model, rotary_dim=int(dim * k.rope("partial_rotary_factor", rotated)))
 
 
-def with_biases(family: str, **own: Any) -> Callable[[Keys, str], Model]:
+def with_biases(family: str, **own: Any) -> Callable[[Keys], Model]:
     """What a config.json says of a family of whose layers it says which have biases; `own`: as
     `llama_like` takes it."""
 
-    def config(k: Keys, label: str) -> Model:
+    def config(k: Keys) -> Model:
         of_attention, of_mlp = k.flag("attention_bias", False), k.flag("mlp_bias", False)
         own_traits = {"attention_bias": of_attention, "mlp_bias": of_mlp, **own}
-        return llama_like(k, label, family, **own_traits)
+        return llama_like(k, family, **own_traits)
 
     return config
 
@@ -159,8 +156,7 @@ def attention(
             q = heads_first(t, q, (*TOKENS, HEADS / TP, HEAD_DIM), copies_grad=False)
             k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
             q, k = _normed(t, q, k)
-        q = heads_first(t, q, QUERIES, copies_grad=not normed)
-        k = heads_first(t, k, KEYS, copies_grad=not normed)
+        q, k = by_heads(t, q, k, copies_grad=not normed)
         if s.traits.keys_scaled and not s.served:
             k = scale(t, k, "k, scaled")
         if turns(kind):
@@ -208,8 +204,8 @@ def windowed(model: Model, window: int, kinds: tuple[str, ...]) -> Model:
     return replace(model, window=window, kinds=kinds) if any(map(slides, kinds)) else model
 
 
-def _mistral(k: Keys, label: str) -> Model:
-    model = llama_like(k, label, "mistral", intermediate=14_336, kv_heads=8, positions=131_072)
+def _mistral(k: Keys) -> Model:
+    model = llama_like(k, "mistral", intermediate=14_336, kv_heads=8, positions=131_072)
     window = k.config.get("sliding_window", 4096)
     if window is None:
         return model
@@ -226,10 +222,9 @@ def qwen_windows(k: Keys, model: Model, start: int = 28) -> Model:
     return windowed(model, k.count("sliding_window", 4096), kinds)
 
 
-def _qwen2(k: Keys, label: str) -> Model:
+def _qwen2(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "qwen2",
         intermediate=22_016,
         kv_heads=32,
@@ -241,10 +236,9 @@ def _qwen2(k: Keys, label: str) -> Model:
     return qwen_windows(k, model)
 
 
-def _qwen3(k: Keys, label: str) -> Model:
+def _qwen3(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "qwen3",
         intermediate=22_016,
         kv_heads=32,
@@ -257,10 +251,9 @@ def _qwen3(k: Keys, label: str) -> Model:
     return qwen_windows(k, model)
 
 
-def _hunyuan(k: Keys, label: str) -> Model:
+def _hunyuan(k: Keys) -> Model:
     return llama_like(
         k,
-        label,
         "hunyuan_v1_dense",
         vocab=290_943,
         attention_bias=k.flag("attention_bias", False),
@@ -269,10 +262,9 @@ def _hunyuan(k: Keys, label: str) -> Model:
     )
 
 
-def _smollm3(k: Keys, label: str) -> Model:
+def _smollm3(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "smollm3",
         hidden=2048,
         layers=36,
@@ -303,18 +295,17 @@ def _smollm3(k: Keys, label: str) -> Model:
     return replace(model, kinds=kinds, window=k.count("sliding_window", 1) if uses else 0)
 
 
-def _ministral(k: Keys, label: str) -> Model:
-    model = llama_like(k, label, "ministral", intermediate=14_336, kv_heads=8, positions=131_072)
+def _ministral(k: Keys) -> Model:
+    model = llama_like(k, "ministral", intermediate=14_336, kv_heads=8, positions=131_072)
     slides = k.config.get("sliding_window", 4096) is not None
     kinds = layer_kinds(k, model.layers, lambda i: slides)
     return windowed(model, k.count("sliding_window", 4096), kinds) if slides else model
 
 
-def _ministral3(k: Keys, label: str) -> Model:
+def _ministral3(k: Keys) -> Model:
     """Queries are scaled by a number that grows with the position."""
     model = llama_like(
         k,
-        label,
         "ministral3",
         intermediate=14_336,
         layers=34,
@@ -329,10 +320,9 @@ def _ministral3(k: Keys, label: str) -> Model:
     return windowed(model, k.count("sliding_window", 1), (SLIDING,) * model.layers)
 
 
-def _cwm(k: Keys, label: str) -> Model:
+def _cwm(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "cwm",
         hidden=6144,
         intermediate=21_504,

@@ -11,11 +11,10 @@ from dataclasses import replace
 from memcore.layers.experts import SCORED, Stacks, gated, routed_experts, top_k
 from memcore.layers.ops import (
     HIDDEN,
-    KEYS,
-    QUERIES,
     TOKENS,
     activation,
-    attention_core,
+    attended,
+    by_heads,
     complex_rotary,
     gated_mlp,
     l2_norm,
@@ -23,7 +22,7 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.models.model import Model
@@ -38,7 +37,6 @@ from memcore.tape.dims import (
     SHARED_F,
     TP,
     D,
-    Q,
     S,
     Shape,
 )
@@ -63,10 +61,9 @@ KEY_ROWS: Shape = (*TOKENS, KV_HEADS / TP, HEAD_DIM)
 EVERY: Shape = (EXPERTS, *TOKENS, D)  # every token once for every expert
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "llama4_text",
         hidden=5120,
         layers=48,
@@ -141,10 +138,8 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         elif s.traits.temperature_tuned:
             scales = t.new("temperature", (1, S / CP, 1, 1), "fp32")
             q = cast(t, multiply(t, q, scales, "q, tuned"), x.dtype, "q, tuned, cast")
-        q = heads_first(t, q, QUERIES, copies_grad=False)
-        k = heads_first(t, k, KEYS, copies_grad=False)
-        out = attention_core(t, s, q, k, v, kind, softmax_fp32=False)
-        return linear(t, "o_proj", out, Q / TP, D, bias)
+        q, k = by_heads(t, q, k, copies_grad=False)
+        return attended(t, s, q, k, v, kind, "o_proj", bias, softmax_fp32=False)
 
 
 def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
@@ -191,14 +186,9 @@ def _summed(t: Tape, x: Tensor) -> Tensor:
 
 
 FAMILY = Family(
-    _config,
-    embed,
-    sparse_layer(_attention, _mixture),
-    head,
-    attentions=("eager", "sdpa"),
-    kernels=HF_ONLY,
+    _config, embed, sparse_layer(_attention, _mixture), head, attentions=("eager", "sdpa"),
     note="transformers trains this model with every token in every expert, most with weight zero: "
     "activations and FLOPs are those of all experts, model FLOPs and MFU of the chosen ones.",
     classes=decoder_classes("Llama4", "TextModel", classifier=False),
-)
+)  # fmt: skip
 FAMILIES = {"llama4_text": FAMILY}

@@ -13,7 +13,7 @@ from memcore.layers.ops import HIDDEN, activation, token_embedding
 from memcore.models import families
 from memcore.models.config import Keys
 from memcore.models.families import llama
-from memcore.models.families.family import HF_ONLY, Family
+from memcore.models.families.family import Family
 from memcore.models.model import Model
 from memcore.tape.dims import MAIN, PATCHES, VOCAB, B, D, S, of_stack
 from memcore.tape.primitives import contiguous, embedding, linear, scattered_into, split, wanted
@@ -38,12 +38,12 @@ def part(k: Keys, key: str, kind: str, known: dict[str, Family], defaults: dict[
     keys = Keys(
         {**(defaults if word == kind else {}), **given, "model_type": word}, known[word].aliases
     )
-    model = known[word].config(keys, "")
+    model = known[word].config(keys)
     k.absorb(key, keys)
     return model
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     known = {name: llama.FAMILIES[name] for name in TEXT}
     text = part(k, "text_config", "llama", known, {})
     vision = part(k, "vision_config", "clip_vision_model", families.TOWERS, CLIP_LARGE)
@@ -59,7 +59,7 @@ def _config(k: Keys, label: str) -> Model:
     )
     k.refuse("projector_hidden_act", "gelu")
     tower = replace(vision, idle=-1 - read)
-    return replace(text, label=label, family="llava", traits=traits, tower=tower)
+    return replace(text, family="llava", traits=traits, tower=tower)
 
 
 CLIP_LARGE = {
@@ -94,8 +94,7 @@ def _bridge(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILY: Family = Family(
-    _config, token_embedding, llama.layer, llama.head, kernels=HF_ONLY, losses=("eager",),
-    alone=True, before=text_embedding, bridge=_bridge,
-    aliases={"image_token_id": "image_token_index"},
+    _config, token_embedding, llama.layer, llama.head, losses=("eager",), alone=True,
+    before=text_embedding, bridge=_bridge, aliases={"image_token_id": "image_token_index"},
     classes={"LlavaForConditionalGeneration": CAUSAL},
 )  # fmt: skip

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from memcore.errors import shown
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     activation,
     attention_core,
+    by_heads,
     gated_mlp,
     logits_loss,
     partial_rotary,
@@ -22,19 +21,13 @@ from memcore.layers.ops import (
 )
 from memcore.layers.recurrent import mamba2_mixer, mamba_mixer
 from memcore.models.config import Keys
-from memcore.models.families.family import (
-    HF_ONLY,
-    Family,
-    decoder_classes,
-    mixed_kinds,
-    numbers_of_layers,
-)
+from memcore.models.families.family import Family, decoder_classes, mixed_kinds, numbers_of_layers
 from memcore.models.families.llama import attention, embed, head, llama_like, scaled
 from memcore.models.families.mixtral import granite_mixture, routing, with_experts
 from memcore.models.model import Model, Recurrence
 from memcore.tape.dims import FUSED, TP, VOCAB, D, F
 from memcore.tape.kinds import BESIDE, FULL, RECURRENT, Part, dense, first, is_dense, nope, recurs
-from memcore.tape.primitives import add, cast, heads_first, linear, multiply, scale, split
+from memcore.tape.primitives import add, cast, linear, multiply, scale, split
 from memcore.tape.structure import CAUSAL, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -48,7 +41,7 @@ def heads_of_a_state(k: Keys, heads: int, width: int, by_key: str) -> int:
     return max(1, width // heads)
 
 
-def _mamba2(k: Keys, label: str) -> Model:
+def _mamba2(k: Keys) -> Model:
     hidden, expand = k.count("hidden_size", 4096), k.count("expand", 2, 1000)
     dim = k.count("head_dim", 64, 10**6)
     if "num_heads" not in k.config and 128 * dim != expand * hidden:  # as fla's files mean it
@@ -66,7 +59,6 @@ def _mamba2(k: Keys, label: str) -> Model:
     wide = k.flag("residual_in_fp32", True)
     return Model(
         family="mamba2",
-        label=label,
         layers=layers,
         hidden_size=hidden,
         intermediate_size=expand * hidden,
@@ -94,7 +86,7 @@ def _mamba2(k: Keys, label: str) -> Model:
 SELECTIVE_CHUNK = 2048  # tokens between states that selective_scan.cpp keeps
 
 
-def _mamba(k: Keys, label: str) -> Model:
+def _mamba(k: Keys) -> Model:
     """Mamba 1: each channel is a head, with a state of its own."""
     hidden, expand = k.count("hidden_size", 768), k.count("expand", 2, 1000)
     inner = k.count_or("intermediate_size", expand * hidden)  # which Falcon's file says apart
@@ -105,7 +97,6 @@ def _mamba(k: Keys, label: str) -> Model:
     wide = k.flag("residual_in_fp32", True)
     return Model(
         family="mamba",
-        label=label,
         layers=layers,
         hidden_size=hidden,
         intermediate_size=inner,
@@ -185,10 +176,9 @@ def _traits(model: Model, k: Keys, out_bias: str = "mamba_proj_bias", normed: bo
     )
 
 
-def _bamba(k: Keys, label: str) -> Model:
+def _bamba(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "bamba",
         intermediate=14_336,
         kv_heads=8,
@@ -220,16 +210,15 @@ def _half_rotated(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
-        q, k = heads_first(t, q, QUERIES, True), heads_first(t, k, KEYS, True)
+        q, k = by_heads(t, q, k, copies_grad=True)
         q, k = partial_rotary(t, q, k, rotary_tables(t))
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         return linear(t, "o_proj", out, out.shape[-1], D, bias)
 
 
-def _granite(k: Keys, label: str) -> Model:
+def _granite(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "granitemoehybrid",
         attention_bias=k.flag("attention_bias", False),
         # multiplied by whatever the number is, 1.0 included
@@ -245,10 +234,7 @@ def _granite(k: Keys, label: str) -> Model:
     # The MLP that every token passes is the model's only one where it has no experts.
     expert = model.intermediate_size
     model = replace(
-        model,
-        intermediate_size=shared,
-        recurrence=mamba_keys(k, model.hidden_size),
-        kinds=kinds,
+        model, intermediate_size=shared, recurrence=mamba_keys(k, model.hidden_size), kinds=kinds
     )
     if k.count_or_zero("num_local_experts", 8):
         model = with_experts(model, routing(k, "num_local_experts", 8, 2), expert)
@@ -276,10 +262,9 @@ def _shared_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return linear(t, "output_linear", product, F / TP, D, bias=False)
 
 
-def _falcon_h1(k: Keys, label: str) -> Model:
+def _falcon_h1(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "falcon_h1",
         intermediate=14_336,
         kv_heads=8,
@@ -293,9 +278,7 @@ def _falcon_h1(k: Keys, label: str) -> Model:
     inner = k.config.get("mamba_d_ssm", 1024)
     width = None if inner is None else k.count("mamba_d_ssm", 1024)
     model = replace(
-        model,
-        recurrence=mamba_keys(k, model.hidden_size, width),
-        kinds=(BESIDE,) * model.layers,
+        model, recurrence=mamba_keys(k, model.hidden_size, width), kinds=(BESIDE,) * model.layers
     )
     model = _traits(model, k, "projectors_bias", k.flag("mamba_rms_norm", False))
     scaled = replace(model.traits, recurrence_scaled=True, keys_scaled=True)
@@ -329,24 +312,24 @@ WORDS_OF_LAYERS = {"layer_types": "layers_block_type"}
 
 FAMILIES = {
     "mamba": Family(
-        _mamba, embed, _mamba_layer, _mamba2_head, losses=("eager",), kernels=HF_ONLY,
+        _mamba, embed, _mamba_layer, _mamba2_head, losses=("eager",),
         classes=decoder_classes("Mamba", classifier=False),
     ),
     "mamba2": Family(
-        _mamba2, embed, _mamba2_layer, _mamba2_head, losses=("eager",), kernels=HF_ONLY,
+        _mamba2, embed, _mamba2_layer, _mamba2_head, losses=("eager",),
         classes=decoder_classes("Mamba2", classifier=False),
     ),
     "bamba": Family(
-        _bamba, embed, _bamba_layer, head, kernels=HF_ONLY, aliases=WORDS_OF_LAYERS,
+        _bamba, embed, _bamba_layer, head, aliases=WORDS_OF_LAYERS,
         classes=decoder_classes("Bamba", classifier=False),
     ),
     "granitemoehybrid": Family(
-        _granite, embed, _granite_layer, head, kernels=HF_ONLY,
+        _granite, embed, _granite_layer, head,
         classes=decoder_classes("GraniteMoeHybrid", classifier=False),
         aliases={"layers_block_type": "layer_types"},
     ),
     "falcon_h1": Family(
-        _falcon_h1, embed, _falcon_h1_layer, head, kernels=HF_ONLY,
-        aliases=WORDS_OF_LAYERS, classes=decoder_classes("FalconH1", classifier=False),
+        _falcon_h1, embed, _falcon_h1_layer, head, aliases=WORDS_OF_LAYERS,
+        classes=decoder_classes("FalconH1", classifier=False),
     ),
 }  # fmt: skip

@@ -24,7 +24,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families.deepseek import RESULTS, router, router_groups
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, layer_kinds
+from memcore.models.families.family import Family, decoder_classes, layer_kinds
 from memcore.models.families.gpt_oss import less_maximum, seen, with_sinks
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
@@ -67,10 +67,9 @@ REPEATED_VALUES: Shape = (B, REPEATED, S / CP, V_DIM)
 OWN_VALUES: Shape = (B, KV_HEADS / TP, S / CP, V_DIM)
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "mimo_v2_flash",
         intermediate=16_384,
         layers=48,
@@ -209,7 +208,6 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 # Its sinks and its values' width need a kernel that takes them: eager, or FlashAttention 4.
 FAMILY = Family(
     _config, embed, sparse_layer(_attention, _mixture), head, attentions=("eager", "flash"),
-    kernels=HF_ONLY, cache=(1, KV_HEADS / TP, BOTH_DIMS),
-    aliases={"num_local_experts": "n_routed_experts"},
+    cache=(1, KV_HEADS / TP, BOTH_DIMS), aliases={"num_local_experts": "n_routed_experts"},
     classes=decoder_classes("MiMoV2Flash", classifier=False),
 )  # fmt: skip

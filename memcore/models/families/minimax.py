@@ -9,7 +9,7 @@ from memcore.layers.experts import routed_experts, softmax_router
 from memcore.layers.ops import rms_norm
 from memcore.layers.recurrent import lightning_attention
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, mixed_kinds
+from memcore.models.families.family import Family, decoder_classes, mixed_kinds
 from memcore.models.families.llama import attention, embed, head, llama_like
 from memcore.models.families.mixtral import routing, with_experts
 from memcore.models.model import Model, Recurrence
@@ -19,13 +19,12 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     k.refuse("router_jitter_noise", 0.0)
     k.refuse("sliding_window", None)
     k.refuse("shared_intermediate_size", 0, None)
     model = llama_like(
         k,
-        label,
         "minimax",
         intermediate=14_336,
         kv_heads=8,
@@ -60,8 +59,7 @@ def _summed(t: Tape, x: Tensor, h: Tensor) -> Tensor:
 
 
 FAMILY = Family(
-    _config, embed, _layer, head, kernels=HF_ONLY,
-    classes=decoder_classes("MiniMax"),
+    _config, embed, _layer, head, classes=decoder_classes("MiniMax"),
     aliases={"num_experts": "num_local_experts"},
     untrained="what its loop over blocks of lightning attention keeps is not known yet",
 )  # fmt: skip

@@ -8,10 +8,9 @@ from dataclasses import replace
 from memcore.layers.experts import Stacks, routed_experts
 from memcore.layers.indexer import chosen_blocks
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
-    attention_core,
+    attended,
+    by_heads,
     partial_rotary,
     query_key_value,
     rms_norm_plus_one,
@@ -21,7 +20,7 @@ from memcore.layers.ops import (
 from memcore.models.config import Keys
 from memcore.models.families import gemma
 from memcore.models.families.deepseek_v32 import SPARSE
-from memcore.models.families.family import HF_ONLY, Family, listed
+from memcore.models.families.family import Family, listed
 from memcore.models.families.gpt_oss import clamped_gate
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mimo_v2_flash import pattern
@@ -40,7 +39,6 @@ from memcore.tape.dims import (
     D,
     F,
     Factor,
-    Q,
     Shape,
 )
 from memcore.tape.kinds import FULL, Part, is_dense, is_whole, whole
@@ -59,14 +57,13 @@ NAMES = {
 ATTENDS = {"full_attention": False, "minimax_m3_sparse": True}
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     if (
         k.config.get("hidden_act") == "swigluoai"
     ):  # the gate's own name; transformers has silu there
         k.config = {**k.config, "hidden_act": "silu"}
     model = llama_like(
         k,
-        label,
         "minimax_m3_vl_text",
         hidden=6144,
         intermediate=3072,
@@ -166,15 +163,13 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q = rms_norm_plus_one(t, q, "q_norm", HEAD_DIM)
         k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
         k = rms_norm_plus_one(t, k, "k_norm", HEAD_DIM)
-        q = heads_first(t, q, QUERIES, copies_grad=False)
-        k = heads_first(t, k, KEYS, copies_grad=False)
+        q, k = by_heads(t, q, k, copies_grad=False)
         v = value_heads(t, s, v)
         tables = rotary_tables(t)
         q, k = partial_rotary(t, q, k, tables)
         chooses = s.traits.indexed and not is_whole(kind)
         mask = chosen_blocks(t, s, x, tables) if chooses else None
-        out = attention_core(t, s, q, k, v, kind, mask=mask)
-        return linear(t, "o_proj", out, Q / TP, D, bias=False)
+        return attended(t, s, q, k, v, kind, "o_proj", bias=False, mask=mask)
 
 
 def _mlp(t: Tape, s: Structure, x: Tensor, name: str, both: Factor, width: Factor) -> Tensor:
@@ -205,7 +200,7 @@ NOTE = (
     "computes it."
 )
 FAMILY = Family(
-    _config, embed, _layer, gemma.head, attentions=("eager", "sdpa"), kernels=HF_ONLY, note=NOTE,
+    _config, embed, _layer, gemma.head, attentions=("eager", "sdpa"), note=NOTE,
     aliases={"num_experts": "num_local_experts"},
     classes={
         "MiniMaxM3VLForCausalLM": CAUSAL,

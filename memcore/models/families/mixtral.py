@@ -9,7 +9,7 @@ from memcore.layers import megatron
 from memcore.layers.experts import all_tokens, routed_experts, softmax_router, top_k
 from memcore.layers.ops import behind_norm, normed_mlp, rms_norm
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, HF_OR_MEGATRON, Family, decoder_classes
+from memcore.models.families.family import HF_OR_MEGATRON, Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, llama_like, scaled, windowed
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, D
@@ -85,10 +85,9 @@ def sparse_layer(attend: Attention, mixture: Mixture, apart: bool = False) -> At
     return layer
 
 
-def _mixtral(k: Keys, label: str) -> Model:
+def _mixtral(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "mixtral",
         intermediate=14_336,
         kv_heads=8,
@@ -109,10 +108,9 @@ def _mixtral_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return routed_experts(t, s, x, *softmax_router(t, s, x, cast_back=False))
 
 
-def _granite(k: Keys, label: str) -> Model:
+def _granite(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "granitemoe",
         attention_bias=k.flag("attention_bias", False),
         # multiplied by whatever the number is, 1.0 included
@@ -145,11 +143,7 @@ FAMILIES = {
         classes=decoder_classes("Mixtral"),
     ),
     "granitemoe": Family(
-        _granite,
-        embed,
-        sparse_layer(attention, granite_mixture),
-        head,
-        kernels=HF_ONLY,
+        _granite, embed, sparse_layer(attention, granite_mixture), head,
         classes=decoder_classes("GraniteMoe", classifier=False),
     ),
-}
+}  # fmt: skip

@@ -10,7 +10,7 @@ from memcore.errors import shown
 from memcore.layers.ops import token_embedding
 from memcore.models.config import Keys
 from memcore.models.families import llama
-from memcore.models.families.family import HF_ONLY, Family
+from memcore.models.families.family import Family
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, KV, ONE, TP, TYPES, D, F, Q
 from memcore.tape.kinds import FULL, SKIPPED
@@ -28,9 +28,9 @@ WEIGHTS = (
 )
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama.llama_like(
-        k, label, "mllama_text_model", intermediate=14_336, layers=40, kv_heads=8, vocab=128_256,
+        k, "mllama_text_model", intermediate=14_336, layers=40, kv_heads=8, vocab=128_256,
         positions=131_072,
     )  # fmt: skip
     given = k.config.get("cross_attention_layers")
@@ -63,7 +63,7 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 FAMILY = Family(
-    _config, _embed, _layer, llama.head, kernels=HF_ONLY,
+    _config, _embed, _layer, llama.head,
     note="Layers that read images are counted and do not run: what text alone does.",
     classes={
         "MllamaForCausalLM": CAUSAL,

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from memcore.layers.ops import (
     KEYS,
-    QUERIES,
     TOKENS,
     activation,
-    attention_core,
+    attended,
+    by_heads,
     classes_loss,
     dropped,
     labelled_loss,
@@ -25,7 +25,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.bert import every_class
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes, encoder, layer_kinds
+from memcore.models.families.family import Family, decoder_classes, encoder, layer_kinds
 from memcore.models.families.llama import turning
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, FUSED, KV, QKV, TP, VOCAB, B, D, F, Q
@@ -53,22 +53,22 @@ from memcore.tape.structure import (
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
-    model = _read(k, label, "modernbert")
+def _config(k: Keys) -> Model:
+    model = _read(k, "modernbert")
     kinds = [SLIDING_EVERY if slides(kind) else EVERY for kind in model.kinds]
     kinds[0] = first(kinds[0])
     return replace(model, kinds=tuple(kinds))
 
 
-def _decoder(k: Keys, label: str) -> Model:
-    model = _read(k, label, "modernbert-decoder")
+def _decoder(k: Keys) -> Model:
+    model = _read(k, "modernbert-decoder")
     if k.config.get("local_attention", 128) is None:
         k.fail("local_attention", "must be a whole number: these models have sliding layers")
     kinds, traits = (first(model.kinds[0]), *model.kinds[1:]), model.traits
     return replace(model, kinds=kinds, traits=replace(traits, rotary_own=True))
 
 
-def _read(k: Keys, label: str, family: str) -> Model:
+def _read(k: Keys, family: str) -> Model:
     hidden = k.count("hidden_size", 768)
     heads = k.count("num_attention_heads", 12, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
@@ -85,7 +85,6 @@ def _read(k: Keys, label: str, family: str) -> Model:
     every = k.count("global_attn_every_n_layers", 3)
     return Model(
         family=family,
-        label=label,
         layers=layers,
         hidden_size=hidden,
         intermediate_size=k.count("intermediate_size", 1152),
@@ -136,15 +135,14 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             q, k, v = split(t, linear(t, "Wqkv", x, D, QKV / TP, bias), each)
         else:
             q, k, v = query_key_value(t, s, x, bias)
-        q, k = heads_first(t, q, QUERIES, not joint), heads_first(t, k, KEYS, not joint)
+        q, k = by_heads(t, q, k, copies_grad=not joint)
         v = heads_first(t, v, KEYS, copies_grad=False) if joint else value_heads(t, s, v)
         which = " (sliding)" if slides(kind) else " (full)"
         tables = rotary_tables(t, which, sequences=turning(s))
         wide = [cast(t, of, "fp32", f"{name} (fp32)") for of, name in ((q, "q"), (k, "k"))]
         q32, k32 = rotary(t, wide[0], wide[1], tables)
         q, k = cast(t, q32, q.dtype, "q_rotary, cast"), cast(t, k32, k.dtype, "k_rotary, cast")
-        out = attention_core(t, s, q, k, v, kind, joint_v=joint)
-        out = linear(t, "Wo", out, Q / TP, D, bias)
+        out = attended(t, s, q, k, v, kind, "Wo", bias, joint_v=joint)
         return dropout(t, out, "out_drop") if s.traits.attention_dropout else out
 
 
@@ -181,7 +179,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 FAMILIES = {
     "modernbert": encoder(_config, _embed, _layer, _head, every_class("ModernBert")),
     "modernbert-decoder": Family(
-        _decoder, _embed, _layer, _head, kernels=HF_ONLY, losses=("eager", "fused"), alone=True,
+        _decoder, _embed, _layer, _head, losses=("eager", "fused"), alone=True,
         classes=decoder_classes("ModernBertDecoder", classifier=False),
     ),
 }  # fmt: skip

@@ -6,9 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
-    attention_core,
+    attended,
+    by_heads,
     head_behind,
     l2_norm,
     plain_mlp,
@@ -18,20 +17,18 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.model import Model
-from memcore.tape.dims import TP, D, Q
 from memcore.tape.kinds import Part
-from memcore.tape.primitives import add, heads_first, linear
+from memcore.tape.primitives import add
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "nanochat",
         hidden=768,
         intermediate=8192,
@@ -61,15 +58,13 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
-        q, k = heads_first(t, q, QUERIES, True), heads_first(t, k, KEYS, True)
+        q, k = by_heads(t, q, k, copies_grad=True)
         q, k = rotary(t, q, k, rotary_tables(t))
         q, k = l2_norm(t, q, "q_norm"), l2_norm(t, k, "k_norm")
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        return linear(t, "o_proj", out, Q / TP, D, bias)
+        return attended(t, s, q, k, value_heads(t, s, v), kind, "o_proj", bias)
 
 
 _head = head_behind(l2_norm)
 FAMILY = Family(
-    _config, _embed, _layer, _head, kernels=HF_ONLY,
-    classes=decoder_classes("NanoChat", classifier=False),
-)  # fmt: skip
+    _config, _embed, _layer, _head, classes=decoder_classes("NanoChat", classifier=False)
+)

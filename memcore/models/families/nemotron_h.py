@@ -8,10 +8,9 @@ from dataclasses import replace
 from memcore.errors import shown
 from memcore.layers.experts import Stacks, routed_experts
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     activation,
-    attention_core,
+    attended,
+    by_heads,
     causal_lm_head,
     query_key_value,
     rms_norm,
@@ -21,20 +20,13 @@ from memcore.layers.ops import (
 from memcore.layers.recurrent import mamba2_mixer
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.deepseek import router
-from memcore.models.families.family import (
-    HF_ONLY,
-    MIXERS,
-    Family,
-    decoder_classes,
-    mixed_kinds,
-    state_dtype,
-)
+from memcore.models.families.family import MIXERS, Family, decoder_classes, mixed_kinds, state_dtype
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mixtral import routing, with_experts
 from memcore.models.model import Model, Recurrence
-from memcore.tape.dims import EXPERT_D, SHARED_F, TP, D, F, Factor, Q
+from memcore.tape.dims import EXPERT_D, SHARED_F, TP, D, F, Factor
 from memcore.tape.kinds import EXPERTS_ALONE, FULL, MLP_ALONE, RECURRENT, recurs
-from memcore.tape.primitives import add, heads_first, linear
+from memcore.tape.primitives import add, linear
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -43,11 +35,11 @@ LETTERS = {"M": RECURRENT, "*": FULL, "-": MLP_ALONE, "E": EXPERTS_ALONE}
 DEFAULT = ("linear_attention", "moe", "full_attention", "mlp")
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     kinds = _kinds(k)
     k.config = {"num_hidden_layers": len(kinds), **k.config}
     model = llama_like(
-        k, label, "nemotron_h", intermediate=21_504, kv_heads=8, head_dim=128, vocab=131_072,
+        k, "nemotron_h", intermediate=21_504, kv_heads=8, head_dim=128, vocab=131_072,
         positions=4096, mlp_bias=k.flag("mlp_bias", False),
         router_normalised=k.flag("norm_topk_prob", True),
     )  # fmt: skip
@@ -147,9 +139,8 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
     q, k, v = query_key_value(t, s, x, bias=False)
-    q, k = heads_first(t, q, QUERIES, True), heads_first(t, k, KEYS, True)
-    out = attention_core(t, s, q, k, value_heads(t, s, v), FULL)
-    return linear(t, "o_proj", out, Q / TP, D, bias=False)
+    q, k = by_heads(t, q, k, copies_grad=True)
+    return attended(t, s, q, k, value_heads(t, s, v), FULL, "o_proj", bias=False)
 
 
 def _mlp(t: Tape, s: Structure, x: Tensor, width: Factor = F / TP) -> Tensor:
@@ -177,7 +168,7 @@ UNGATED = Stacks(_activated, gated=False, width=EXPERT_D)
 _OTHERS = {MLP_ALONE: _mlp, EXPERTS_ALONE: _mixture}
 
 FAMILY = Family(
-    _config, embed, _layer, _head, kernels=HF_ONLY,
+    _config, embed, _layer, _head,
     aliases={
         "layer_types": "layers_block_type",
         "num_local_experts": "n_routed_experts",

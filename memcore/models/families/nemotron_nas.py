@@ -13,7 +13,7 @@ from typing import Any
 from memcore.errors import shown
 from memcore.layers.ops import gated_mlp, rms_norm
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, llama_like
 from memcore.models.model import Model
 from memcore.tape.dims import TP, F, of_stack
@@ -26,7 +26,7 @@ STEP = 256  # of which every width is a multiple
 CHANGED = ("replace_with_linear", "sparsify", "window_length", "num_sink_tokens")
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     blocks = [_block(k, i, block) for i, block in enumerate(_blocks(k))]
     groups = {group for group, _ in blocks if group} or {1}
     if len(groups) > 1:
@@ -37,7 +37,7 @@ def _config(k: Keys, label: str) -> Model:
     k.config = {**k.config, "num_key_value_heads": max(1, heads // max(groups)),
                 "intermediate_size": 1}  # fmt: skip
     model = llama_like(
-        k, label, "nemotron_nas", attention_bias=k.flag("attention_bias", False),
+        k, "nemotron_nas", attention_bias=k.flag("attention_bias", False),
         mlp_bias=k.flag("mlp_bias", False),
     )  # fmt: skip
     if len(blocks) != model.layers:
@@ -107,6 +107,5 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 BY_BLOCKS = Family(
-    _config, embed, _layer, head, kernels=HF_ONLY,
-    classes=decoder_classes("DeciLM", classifier=False),
-)  # fmt: skip
+    _config, embed, _layer, head, classes=decoder_classes("DeciLM", classifier=False)
+)

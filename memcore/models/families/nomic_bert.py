@@ -6,11 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     activation,
-    attention_core,
+    attended,
+    by_heads,
     classes_loss,
     dropped,
     gated_mlp,
@@ -24,22 +23,14 @@ from memcore.models.config import Keys
 from memcore.models.families.bert import encoder_classes, of_tokens
 from memcore.models.families.family import encoder
 from memcore.models.model import Model
-from memcore.tape.dims import CLASSES, TP, TYPES, VOCAB, B, D, Q
+from memcore.tape.dims import CLASSES, TP, TYPES, VOCAB, B, D
 from memcore.tape.kinds import EVERY, Part
-from memcore.tape.primitives import (
-    add,
-    embedding,
-    heads_first,
-    keeps_result,
-    layer_norm,
-    linear,
-    split,
-)
+from memcore.tape.primitives import add, embedding, keeps_result, layer_norm, linear, split
 from memcore.tape.structure import CLASSIFICATION, EMBEDDING, LABELLED, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     for key in ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "use_rms_norm",
                 "parallel_block", "rotary_emb_interleaved", "causal"):  # fmt: skip
         k.refuse(key, False, None)
@@ -54,7 +45,6 @@ def _config(k: Keys, label: str) -> Model:
     layers = k.count("num_hidden_layers", 12, 100_000)
     return Model(
         family="nomic_bert",
-        label=label,
         layers=layers,
         hidden_size=hidden,
         intermediate_size=k.count("intermediate_size", 3072),
@@ -95,10 +85,11 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias=False)
-        q, k = heads_first(t, q, QUERIES, True), heads_first(t, k, KEYS, True)
+        q, k = by_heads(t, q, k, copies_grad=True)
         q, k = rotary(t, q, k, rotary_tables(t))
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind, softmax_fp32=False)
-        return linear(t, "o_proj", out, Q / TP, D, bias=False)
+        return attended(
+            t, s, q, k, value_heads(t, s, v), kind, "o_proj", bias=False, softmax_fp32=False
+        )
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:

@@ -6,9 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
-    attention_core,
+    attended,
+    by_heads,
     gated_mlp,
     head_behind,
     query_key_value,
@@ -19,27 +18,27 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, WITH_LIGER, Family, decoder_classes, layer_kinds
+from memcore.models.families.family import WITH_LIGER, Family, decoder_classes, layer_kinds
 from memcore.models.families.llama import embed, llama_like, windowed
 from memcore.models.model import Model
-from memcore.tape.dims import KV, TP, D, Q
+from memcore.tape.dims import KV, TP, Q
 from memcore.tape.kinds import Part
-from memcore.tape.primitives import add, heads_first, linear
+from memcore.tape.primitives import add
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str, family: str) -> Model:
+def _config(k: Keys, family: str) -> Model:
     bias = k.flag("attention_bias", False)
-    return llama_like(k, label, family, vocab=50_304, attention_bias=bias)
+    return llama_like(k, family, vocab=50_304, attention_bias=bias)
 
 
-def _olmo2(k: Keys, label: str) -> Model:
-    return _config(k, label, "olmo2")
+def _olmo2(k: Keys) -> Model:
+    return _config(k, "olmo2")
 
 
-def _olmo3(k: Keys, label: str) -> Model:
-    model = _config(k, label, "olmo3")
+def _olmo3(k: Keys) -> Model:
+    model = _config(k, "olmo3")
     kinds = layer_kinds(k, model.layers, lambda i: (i + 1) % 4 != 0)
     tables = tuple((word, rows) for word in ("full", "sliding") for _, rows in model.rotary_tables)
     model = windowed(model, k.count("sliding_window", 4096), kinds)
@@ -59,11 +58,9 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q, k, v = query_key_value(t, s, x, bias)
         q = rms_norm_fp32_weight(t, q, "q_norm", Q / TP)
         k = rms_norm_fp32_weight(t, k, "k_norm", KV / TP)
-        q = heads_first(t, q, QUERIES, copies_grad=True)
-        k = heads_first(t, k, KEYS, copies_grad=True)
+        q, k = by_heads(t, q, k, copies_grad=True)
         q, k = rotary(t, q, k, rotary_tables(t, _which(s, kind), dtype="fp32"))
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        return linear(t, "o_proj", out, Q / TP, D, bias)
+        return attended(t, s, q, k, value_heads(t, s, v), kind, "o_proj", bias)
 
 
 def _which(s: Structure, kind: str) -> str:
@@ -75,7 +72,5 @@ FAMILIES = {
     "olmo2": Family(
         _olmo2, embed, _layer, _head, kernels=WITH_LIGER, classes=decoder_classes("Olmo2")
     ),
-    "olmo3": Family(
-        _olmo3, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("Olmo3")
-    ),
+    "olmo3": Family(_olmo3, embed, _layer, _head, classes=decoder_classes("Olmo3")),
 }

@@ -9,23 +9,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.layers.experts import normalised, routed_experts, softmax_router, top_k
-from memcore.layers.ops import KEYS, QUERIES, attention_core, query_key_value, rms_norm, value_heads
+from memcore.layers.ops import attended, by_heads, query_key_value, rms_norm, value_heads
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like, turned
 from memcore.models.families.mixtral import routing, sparse_layer, with_experts
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, KV, TP, D, Q
 from memcore.tape.kinds import Part
-from memcore.tape.primitives import cast, heads_first, keeps_result, linear
+from memcore.tape.primitives import cast, keeps_result, linear
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _olmoe(k: Keys, label: str) -> Model:
+def _olmoe(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "olmoe",
         hidden=2048,
         intermediate=2048,
@@ -47,11 +46,10 @@ def _olmoe(k: Keys, label: str) -> Model:
     return with_experts(model, routing(k, "num_experts", 64, 8), model.intermediate_size)
 
 
-def _minimax(k: Keys, label: str) -> Model:
+def _minimax(k: Keys) -> Model:
     k.refuse("router_jitter_noise", 0.0)
     model = llama_like(
         k,
-        label,
         "minimax_m2",
         hidden=3072,
         intermediate=1536,
@@ -77,11 +75,9 @@ def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             q, k = rms_norm(t, q, "q_norm", Q / TP), rms_norm(t, k, "k_norm", KV / TP)
         if s.traits.attention_clipped:
             q, k, v = (clipped(t, x, f"{n}, clipped") for x, n in ((q, "q"), (k, "k"), (v, "v")))
-        q = heads_first(t, q, QUERIES, copies_grad=True)
-        k = heads_first(t, k, KEYS, copies_grad=True)
+        q, k = by_heads(t, q, k, copies_grad=True)
         q, k = turned(t, s, q, k)
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        return linear(t, "o_proj", out, Q / TP, D, bias)
+        return attended(t, s, q, k, value_heads(t, s, v), kind, "o_proj", bias)
 
 
 def clipped(t: Tape, x: Tensor, name: str) -> Tensor:
@@ -114,8 +110,8 @@ def _minimax_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 FAMILIES = {
     name: Family(
-        config, embed, sparse_layer(attention, mixture), head, kernels=HF_ONLY,
-        aliases={other: key}, classes=decoder_classes(stem, classifier=False),
+        config, embed, sparse_layer(attention, mixture), head, aliases={other: key},
+        classes=decoder_classes(stem, classifier=False),
     )
     for name, stem, config, mixture, other, key in (
         ("olmoe", "Olmoe", _olmoe, _mixture, "num_local_experts", "num_experts"),

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
-    TOKENS,
-    attention_core,
-    causal_lm_head,
-    plain_mlp,
-    value_heads,
-)
+from memcore.layers.ops import TOKENS, attended, by_heads, causal_lm_head, plain_mlp, value_heads
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import Family, decoder_classes, own_keys
+from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes, own_keys
 from memcore.models.model import Model
 from memcore.tape.dims import EMBED, POSITIONS, TP, VOCAB, D, Q
 from memcore.tape.kinds import Part
-from memcore.tape.primitives import (
-    add,
-    dropout,
-    embedding,
-    heads_first,
-    layer_norm,
-    linear,
-    scale,
-    wanted,
-)
+from memcore.tape.primitives import add, dropout, embedding, layer_norm, linear, scale, wanted
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 OFFSET = 2  # rows that OPT's position table has more than it has positions
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     hidden = k.count("hidden_size", 768)
     heads = k.count("num_attention_heads", 12, 10**6)
     k.divides("hidden_size", hidden, "num_attention_heads", heads)
@@ -43,7 +26,6 @@ def _config(k: Keys, label: str) -> Model:
     k.refuse("layerdrop", 0.0, 0, None)
     return Model(
         family="opt",
-        label=label,
         layers=k.count("num_hidden_layers", 12, 100_000),
         **own_keys(hidden, heads),
         intermediate_size=k.count("ffn_dim", 3072),
@@ -99,10 +81,8 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("self_attn", Part.ATTENTION):
         q = scale(t, linear(t, "q_proj", x, D, Q / TP, bias), "q, scaled")
         k, v = (linear(t, name, x, D, Q / TP, bias) for name in ("k_proj", "v_proj"))
-        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
-        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        return linear(t, "out_proj", out, Q / TP, D, bias)
+        q, k = by_heads(t, q, k, copies_grad=s.attention == "eager")
+        return attended(t, s, q, k, value_heads(t, s, v), kind, "out_proj", bias)
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
@@ -114,4 +94,6 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, x)
 
 
-FAMILY = Family(_config, _embed, _layer, _head, classes=decoder_classes("OPT"))
+FAMILY = Family(
+    _config, _embed, _layer, _head, kernels=HF_OR_COMPILE, classes=decoder_classes("OPT")
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memcore.layers.ops import dropped, embed_dropped, head_behind, plain_mlp
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import attention, llama_like
 from memcore.models.model import Model
 from memcore.tape.dims import D
@@ -13,11 +13,10 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     k.refuse("qk_layernorm", False, None)
     return llama_like(
         k,
-        label,
         "phi",
         hidden=2048,
         intermediate=8192,
@@ -45,4 +44,4 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 _embed = embed_dropped("embed_tokens", "embed_dropout")
 _head = head_behind(layer_norm, "final_layernorm", width=D)
-FAMILY = Family(_config, _embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("Phi"))
+FAMILY = Family(_config, _embed, _layer, _head, classes=decoder_classes("Phi"))

@@ -8,7 +8,7 @@ from memcore.layers.ops import (
     KEYS,
     QUERIES,
     TOKENS,
-    attention_core,
+    attended,
     dropped,
     fused_gated_mlp,
     partial_rotary,
@@ -26,10 +26,9 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "phi3",
         hidden=3072,
         intermediate=8192,
@@ -63,8 +62,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
             for part, shape in zip(parts, (QUERIES, KEYS, KEYS), strict=True)
         )
         q, k = partial_rotary(t, q, k, rotary_tables(t))
-        out = attention_core(t, s, q, k, v, kind, joint_v=True)
-        return linear(t, "o_proj", out, Q / TP, D, bias=False)
+        return attended(t, s, q, k, v, kind, "o_proj", bias=False, joint_v=True)
 
 
 FAMILY = Family(_config, embed, _layer, head, kernels=WITH_LIGER, classes=decoder_classes("Phi3"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from memcore.layers.experts import SCORED, routed_experts
 from memcore.layers.ops import TOKENS, head_behind
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import attention, embed, llama_like
 from memcore.models.families.mixtral import all_sliding, routing, with_experts
 from memcore.models.model import Model
@@ -18,10 +18,9 @@ from memcore.tape.tape import Gradients, Tape, Tensor
 DRAWN = 2  # experts of a token: the mixer draws no more and no fewer
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "phimoe",
         intermediate=6400,
         kv_heads=8,
@@ -92,6 +91,4 @@ def _drawn(t: Tape, logits: Tensor, name: str) -> tuple[Tensor, Tensor]:
 
 
 _head = head_behind(layer_norm, width=D)
-FAMILY = Family(
-    _config, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("Phimoe"),
-)  # fmt: skip
+FAMILY = Family(_config, embed, _layer, _head, classes=decoder_classes("Phimoe"))

@@ -7,10 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     attention_core,
+    by_heads,
     gated_mlp,
     head_behind,
     partial_rotary,
@@ -20,13 +19,7 @@ from memcore.layers.ops import (
 )
 from memcore.layers.recurrent import gated_delta_net
 from memcore.models.config import Keys
-from memcore.models.families.family import (
-    HF_ONLY,
-    Family,
-    decoder_classes,
-    mixed_kinds,
-    state_dtype,
-)
+from memcore.models.families.family import Family, decoder_classes, mixed_kinds, state_dtype
 from memcore.models.families.llama import embed, llama_like, turning
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.families.qwen_moe import shared_mixture, sparse
@@ -40,31 +33,30 @@ from memcore.tape.tape import Tape, Tensor
 CHUNK = 64  # tokens of a span: fla/ops/gated_delta_rule/chunk.py
 
 
-def _next(k: Keys, label: str) -> Model:
-    model = _like(k, label, "qwen3_next", 5632, 48, 16, 2, 151_936, k.flag("norm_topk_prob", True))
+def _next(k: Keys) -> Model:
+    model = _like(k, "qwen3_next", 5632, 48, 16, 2, 151_936, k.flag("norm_topk_prob", True))
     return sparse_kinds(_with_experts(k, model, 512, 10), sparse(k))
 
 
-def _dense(k: Keys, label: str) -> Model:
-    model = _like(k, label, "qwen3_5_text", 12_288, 32, 16, 4, 248_320, hidden=4096)
+def _dense(k: Keys) -> Model:
+    model = _like(k, "qwen3_5_text", 12_288, 32, 16, 4, 248_320, hidden=4096)
     return replace(model, kinds=tuple(map(dense, model.kinds)))
 
 
-def _moe(k: Keys, label: str) -> Model:
-    model = _like(k, label, "qwen3_5_moe_text", 512, 40, 16, 2, 248_320, normalised=True)
+def _moe(k: Keys) -> Model:
+    model = _like(k, "qwen3_5_moe_text", 512, 40, 16, 2, 248_320, normalised=True)
     k.assumed.pop("intermediate_size", None)  # of dense layers, which it has not
     return _with_experts(k, model, 256, 8)
 
 
 def _like(
-    k: Keys, label: str, family: str, intermediate: int, layers: int, heads: int, kv_heads: int,
+    k: Keys, family: str, intermediate: int, layers: int, heads: int, kv_heads: int,
     vocab: int, normalised: bool = False, hidden: int = 2048,
 ) -> Model:  # fmt: skip
     """What all have in common, with the defaults of one."""
     k.refuse("attn_output_gate", True)
     model = llama_like(
         k,
-        label,
         family,
         hidden=hidden,
         intermediate=intermediate,
@@ -129,8 +121,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         q, gate = split(t, both, [(*TOKENS, HEADS / TP, HEAD_DIM), (*TOKENS, Q / TP)])
         k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
         q, k = (rms_norm_plus_one(t, x, f"{n}_norm", HEAD_DIM) for x, n in ((q, "q"), (k, "k")))
-        q = heads_first(t, q, QUERIES, copies_grad=False)
-        k = heads_first(t, k, KEYS, copies_grad=False)
+        q, k = by_heads(t, q, k, copies_grad=False)
         q, k = partial_rotary(t, q, k, rotary_tables(t, sequences=turning(s)))
         out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
         out = multiply(t, out, keeps_result(t, gate, "sigmoid"), "gated")
@@ -139,20 +130,9 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 _head = head_behind(rms_norm_plus_one)
 FAMILIES = {
-    "qwen3_next": Family(
-        _next,
-        embed,
-        _layer,
-        _head,
-        kernels=HF_ONLY,
-        classes=decoder_classes("Qwen3Next"),
-    ),
+    "qwen3_next": Family(_next, embed, _layer, _head, classes=decoder_classes("Qwen3Next")),
     "qwen3_5_text": Family(
-        _dense,
-        embed,
-        _layer,
-        _head,
-        kernels=HF_ONLY,
+        _dense, embed, _layer, _head,
         classes={
             "Qwen3_5ForCausalLM": CAUSAL,
             "Qwen3_5TextModel": EMBEDDING,
@@ -160,11 +140,7 @@ FAMILIES = {
         },
     ),
     "qwen3_5_moe_text": Family(
-        _moe,
-        embed,
-        _layer,
-        _head,
-        kernels=HF_ONLY,
+        _moe, embed, _layer, _head,
         classes=decoder_classes("Qwen3_5Moe", "TextModel", classifier=False),
     ),
-}
+}  # fmt: skip

@@ -38,10 +38,9 @@ def sparse(k: Keys) -> Callable[[int], bool]:
     return lambda i: i not in dense_layers and (i + 1) % step == 0
 
 
-def _qwen2(k: Keys, label: str) -> Model:
+def _qwen2(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "qwen2_moe",
         hidden=2048,
         intermediate=5632,
@@ -87,10 +86,9 @@ def _weighted(t: Tape, x: Tensor, shared: Tensor) -> Tensor:
         return multiply(t, shared, weight, "shared, weighted")
 
 
-def _qwen3(k: Keys, label: str) -> Model:
+def _qwen3(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "qwen3_moe",
         hidden=2048,
         intermediate=6144,

@@ -9,17 +9,9 @@ SDPA, and joins the results; FlashAttention takes them as they are.
 from __future__ import annotations
 
 from memcore.errors import shown
-from memcore.layers.ops import (
-    HIDDEN,
-    KEYS,
-    QUERIES,
-    activation,
-    gated_mlp,
-    plain_mlp,
-    rms_norm,
-)
+from memcore.layers.ops import HIDDEN, KEYS, QUERIES, activation, gated_mlp, plain_mlp, rms_norm
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_ONLY, Family
+from memcore.models.families.family import Family
 from memcore.models.model import Image, Model
 from memcore.tape.dims import (
     CHANNELS,
@@ -104,7 +96,6 @@ def of_config(k: Keys, family: str, hidden: int, *, width: int, depth: int, patc
     tables = k.count("num_position_embeddings", 2304) if family == QWEN3 else 0
     return Model(
         family=family,
-        label="",
         layers=layers,
         hidden_size=wide,
         intermediate_size=inner,
@@ -319,13 +310,13 @@ def no_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 QWEN2, QWEN2_5, QWEN3 = "qwen2_vl_vision", "qwen2_5_vl_vision", "qwen3_vl_vision"
 
 
-def _never(k: Keys, label: str) -> Model:
+def _never(k: Keys) -> Model:
     raise NotImplementedError("a tower is read with its text: of_config")
 
 
 FAMILIES: dict[str, Family] = {}  # none of them is trained alone
 TOWERS = {
-    QWEN2: Family(_never, _embed, _plain_layer, no_head, kernels=HF_ONLY),
-    QWEN2_5: Family(_never, _embed, _layer, no_head, kernels=HF_ONLY),
-    QWEN3: Family(_never, _embed_placed, _plain_layer, no_head, kernels=HF_ONLY),
+    QWEN2: Family(_never, _embed, _plain_layer, no_head),
+    QWEN2_5: Family(_never, _embed, _layer, no_head),
+    QWEN3: Family(_never, _embed_placed, _plain_layer, no_head),
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from memcore.models import families
 from memcore.models.config import Keys
 from memcore.models.families import qwen_tower, wrappers
 from memcore.models.families.family import HF_ONLY, Family
@@ -22,10 +23,9 @@ from memcore.tape.structure import CAUSAL, EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _qwen2(k: Keys, label: str) -> Model:
+def _qwen2(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "qwen2_vl_text",
         hidden=8192,
         intermediate=29_568,
@@ -40,10 +40,9 @@ def _qwen2(k: Keys, label: str) -> Model:
     return qwen_windows(k, model, 80)
 
 
-def _mixture(k: Keys, label: str) -> Model:
+def _mixture(k: Keys) -> Model:
     model = llama_like(
         k,
-        label,
         "qwen3_vl_moe_text",
         hidden=2048,
         intermediate=5632,
@@ -62,12 +61,14 @@ def _mixture(k: Keys, label: str) -> Model:
     return sparse_kinds(model, sparse(k))
 
 
-def _text(name: str, family: Family, stem: str, config: Callable[[Keys, str], Model]) -> Family:
-    def own(k: Keys, label: str) -> Model:
-        model = config(k, label)
+def _text(name: str, family: Family, stem: str, config: Callable[[Keys], Model]) -> Family:
+    def own(k: Keys) -> Model:
+        model = config(k)
         if "vision_config" in k.config:
             whole = {**k.config, "model_type": name.removesuffix("_text")}
-            k.notes.append(wrappers.left_out(whole, model.hidden_size))
+            beside = wrappers.beside(whole, model.hidden_size)
+            k.notes.append(wrappers.note(whole, beside, families.weights_of(model)))
+            model = replace(model, left_out=beside or 0)
         return replace(model, family=name, traits=replace(model.traits, rotary_own=True))
 
     classes = {f"{stem}ForConditionalGeneration": CAUSAL, f"{stem}TextModel": EMBEDDING}
@@ -89,10 +90,10 @@ def _whole(name: str, stem: str, tower: str, usual: Mapping[str, int]) -> Family
     """The tower and the text of one of them. usual: of a tower whose config does not say."""
     text = TEXTS[f"{name}_text"]
 
-    def config(k: Keys, label: str) -> Model:
+    def config(k: Keys) -> Model:
         inner = wrappers.opened(k.config)
         keys = Keys(inner, text.aliases)
-        model = text.config(keys, label)
+        model = text.config(keys)
         if "text_config" in k.config:
             k.absorb("text_config", keys)
         else:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from memcore.models.config import Keys
 from memcore.models.families import clip, vit
-from memcore.models.families.family import HF_ONLY, Family, encoder
+from memcore.models.families.family import Family, encoder
 from memcore.models.model import Model
 from memcore.tape.dims import ONE, PATCHES, POSITIONS, PROJECTED, QKV, B, D, F, Shape
 from memcore.tape.kinds import EVERY
@@ -18,25 +18,23 @@ from memcore.tape.structure import EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _vision(k: Keys, label: str) -> Model:
+def _vision(k: Keys) -> Model:
     """The tower by itself."""
-    model = vit.tower(k, label, "siglip_vision_model", "gelu_pytorch_tanh", patch=16, extra=0)
+    model = vit.tower(k, "siglip_vision_model", "gelu_pytorch_tanh", patch=16, extra=0)
     pooled = k.flag("vision_use_head", True)
     return replace(model, stack="", traits=replace(model.traits, pooled=pooled))
 
 
-def _text(k: Keys, label: str) -> Model:
-    model = vit.text_of(
-        k, label, "siglip_text_model", "gelu_pytorch_tanh", 32_000, (768, 3072, 12), 64
-    )
+def _text(k: Keys) -> Model:
+    model = vit.text_of(k, "siglip_text_model", "gelu_pytorch_tanh", 32_000, (768, 3072, 12), 64)
     width = k.count_or("projection_size", model.hidden_size)
     return replace(model, projection=width, kinds=(EVERY,) * model.layers)
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     if k.flag("vision_use_head", True):  # what it computes nobody reads
         k.fail("vision_use_head", "a head behind the tower is not known here; set it to false")
-    return vit.tower(k, label, "siglip_vision_model", "gelu_pytorch_tanh", patch=16, extra=0)
+    return vit.tower(k, "siglip_vision_model", "gelu_pytorch_tanh", patch=16, extra=0)
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:
@@ -83,4 +81,4 @@ FAMILIES = {
         _text, clip.embed_text, clip.layer, _text_head, {"SiglipTextModel": EMBEDDING}
     ),
 }
-TOWER = Family(_config, _embed, clip.layer, clip.no_head, kernels=HF_ONLY)
+TOWER = Family(_config, _embed, clip.layer, clip.no_head)

@@ -4,9 +4,8 @@ and MLP side by side, and some norm queries and keys, each head with weights of 
 from __future__ import annotations
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
-    attention_core,
+    attended,
+    by_heads,
     dropped,
     gated_mlp,
     head_behind,
@@ -14,20 +13,19 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, decoder_classes
+from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, llama_like, turned
 from memcore.models.model import Model
 from memcore.tape.dims import KV, TP, D, Factor, Q
 from memcore.tape.kinds import Part
-from memcore.tape.primitives import add, contiguous, heads_first, layer_norm, linear
+from memcore.tape.primitives import add, contiguous, layer_norm
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     return llama_like(
         k,
-        label,
         "stablelm",
         hidden=2560,
         intermediate=6912,
@@ -56,14 +54,12 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, s.traits.attention_bias)
-        q = heads_first(t, q, QUERIES, copies_grad=True)
-        k = heads_first(t, k, KEYS, copies_grad=True)
+        q, k = by_heads(t, q, k, copies_grad=True)
         if s.traits.query_norm:
             q = _by_head(t, q, "q_layernorm", Q / TP)
             k = _by_head(t, k, "k_layernorm", KV / TP)
         q, k = turned(t, s, q, k)
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        return linear(t, "o_proj", out, Q / TP, D, bias=False)
+        return attended(t, s, q, k, value_heads(t, s, v), kind, "o_proj", bias=False)
 
 
 def _by_head(t: Tape, x: Tensor, name: str, width: Factor) -> Tensor:
@@ -73,4 +69,4 @@ def _by_head(t: Tape, x: Tensor, name: str, width: Factor) -> Tensor:
 
 
 _head = head_behind(layer_norm, width=D)
-FAMILY = Family(_config, embed, _layer, _head, kernels=HF_ONLY, classes=decoder_classes("StableLm"))
+FAMILY = Family(_config, embed, _layer, _head, classes=decoder_classes("StableLm"))

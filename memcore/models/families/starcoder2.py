@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
-    attention_core,
+    attended,
+    by_heads,
     dropped,
     embed_dropped,
     head_behind,
@@ -19,21 +18,20 @@ from memcore.models.config import Keys
 from memcore.models.families.family import WITH_MEGATRON, Family, decoder_classes
 from memcore.models.families.llama import llama_like, windowed
 from memcore.models.model import Model
-from memcore.tape.dims import TP, D, Q
+from memcore.tape.dims import D
 from memcore.tape.kinds import SLIDING, Part
-from memcore.tape.primitives import add, heads_first, layer_norm, linear
+from memcore.tape.primitives import add, layer_norm
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 from memcore.words.training import MLP
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     bias = k.flag("use_bias", True)
     k.refuse("mlp_type", "default", None)
     k.refuse("norm_type", "layer_norm", None)
     model = llama_like(
         k,
-        label,
         "starcoder2",
         hidden=3072,
         intermediate=12_288,
@@ -72,11 +70,9 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     bias = s.traits.attention_bias
     with t.scope("self_attn", Part.ATTENTION):
         q, k, v = query_key_value(t, s, x, bias)
-        q = heads_first(t, q, QUERIES, copies_grad=True)
-        k = heads_first(t, k, KEYS, copies_grad=True)
+        q, k = by_heads(t, q, k, copies_grad=True)
         q, k = rotary(t, q, k, rotary_tables(t))
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind)
-        out = linear(t, "o_proj", out, Q / TP, D, bias)
+        out = attended(t, s, q, k, value_heads(t, s, v), kind, "o_proj", bias)
         return dropped(t, s, out, "residual_dropout")
 
 

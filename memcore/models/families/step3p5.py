@@ -10,11 +10,10 @@ from typing import Any
 from memcore.errors import shown
 from memcore.layers.experts import Stacks, routed_experts
 from memcore.layers.ops import (
-    KEYS,
-    QUERIES,
     TOKENS,
     activation,
     attention_core,
+    by_heads,
     partial_rotary,
     query_key_value,
     rms_norm_plus_one,
@@ -24,7 +23,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families.deepseek_v32 import SPARSE
-from memcore.models.families.family import HF_ONLY, Family, layer_kinds, listed
+from memcore.models.families.family import Family, layer_kinds, listed
 from memcore.models.families.gemma import head
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
@@ -60,9 +59,9 @@ from memcore.tape.tape import Tape, Tensor
 FIRST = 3  # layers before those with experts, where nothing is said
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     model = llama_like(
-        k, label, "step3p5", intermediate=11_264, layers=45, heads=64, kv_heads=8, head_dim=128,
+        k, "step3p5", intermediate=11_264, layers=45, heads=64, kv_heads=8, head_dim=128,
         vocab=128_815, positions=128_000, attention_bias=k.flag("attention_bias", False),
         mlp_bias=k.flag("mlp_bias", False),
     )  # fmt: skip
@@ -163,8 +162,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         k = heads_first(t, k, (*TOKENS, KV_HEADS / TP, HEAD_DIM), copies_grad=False)
         q = rms_norm_plus_one(t, q, "q_norm", HEAD_DIM)
         k = rms_norm_plus_one(t, k, "k_norm", HEAD_DIM)
-        q = heads_first(t, q, QUERIES, copies_grad=False)
-        k = heads_first(t, k, KEYS, copies_grad=False)
+        q, k = by_heads(t, q, k, copies_grad=False)
         v = value_heads(t, s, v)
         gate = linear(t, "g_proj", x, D, HEADS / TP, bias=False)
         tables = rotary_tables(t, " (sliding)" if slides(kind) else " (full)")
@@ -205,7 +203,7 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILY = Family(
-    _config, embed, _layer, head, attentions=("eager", "sdpa"), kernels=HF_ONLY,
+    _config, embed, _layer, head, attentions=("eager", "sdpa"),
     aliases={
         "num_local_experts": "n_routed_experts",
         "num_experts": "n_routed_experts",

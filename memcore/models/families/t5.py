@@ -17,7 +17,7 @@ from dataclasses import replace
 from memcore.errors import shown
 from memcore.layers.ops import HIDDEN, TOKENS, activation, dropped, labelled_loss, masked
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import ALL, HF_ONLY, Family
+from memcore.models.families.family import ALL, Family
 from memcore.models.model import Model
 from memcore.tape.dims import (
     BUCKETS,
@@ -83,7 +83,7 @@ def _kinds(family: str, word: str, layers: int) -> tuple[str, ...]:
     return (word + FIRST, *(word for _ in range(layers - 1)))
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     family = str(k.config["model_type"])
     for key, default in DEFAULTS[family].items():
         k.assume(key, default)
@@ -104,7 +104,6 @@ def _config(k: Keys, label: str) -> Model:
     dropped = k.dropout("dropout_rate", 0.1)
     decoder = Model(
         family=family,
-        label=label,
         layers=k.count_or("num_decoder_layers", layers, 100_000),
         hidden_size=k.count("d_model", 512),
         intermediate_size=k.count("d_ff", 2048),
@@ -307,12 +306,12 @@ def _encoder_head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 ENCODER_ALONE = Family(
-    _config, _embed, _encoder_layer, _encoder_head, attentions=("eager",), kernels=HF_ONLY,
-    losses=("eager",), decoder=False, alone=True, carries=True, arguments=ALL, aliases=ALIASES,
+    _config, _embed, _encoder_layer, _encoder_head, attentions=("eager",), losses=("eager",),
+    decoder=False, alone=True, carries=True, arguments=ALL, aliases=ALIASES,
 )  # fmt: skip
-TOWER = Family(_config, _embed, _encoder_layer, _head, kernels=HF_ONLY)
+TOWER = Family(_config, _embed, _encoder_layer, _head)
 _FAMILY = Family(
-    _config, _embed, _layer, _head, attentions=("eager",), kernels=HF_ONLY, losses=("eager",),
+    _config, _embed, _layer, _head, attentions=("eager",), losses=("eager",),
     alone=True, bridge=_bridge, carries=True, arguments=ALL, aliases=ALIASES,
     classes={
         "T5ForConditionalGeneration": CAUSAL,

@@ -406,10 +406,7 @@ TWINS: dict[str, Twin] = {
         {"tie_word_embeddings": True},
     ),
     "minicpm": Twin(
-        "granite",
-        decoder_classes("MiniCPM"),
-        reads=_minicpm,
-        assumes={"tie_word_embeddings": True},
+        "granite", decoder_classes("MiniCPM"), reads=_minicpm, assumes={"tie_word_embeddings": True}
     ),
     "exaone": Twin(
         "llama",
@@ -479,9 +476,7 @@ TWINS: dict[str, Twin] = {
     ),
     "gpt-sw3": Twin("gpt2"),
     "granitemoeshared": Twin(
-        "granitemoehybrid",
-        decoder_classes("GraniteMoeShared", classifier=False),
-        reads=_attends,
+        "granitemoehybrid", decoder_classes("GraniteMoeShared", classifier=False), reads=_attends
     ),
     "mistral4": Twin(
         "deepseek_v3",

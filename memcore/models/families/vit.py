@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from memcore.layers.ops import (
     HIDDEN,
-    KEYS,
-    QUERIES,
-    attention_core,
+    attended,
+    by_heads,
     dropped,
     labelled_loss,
     plain_mlp,
@@ -24,16 +23,7 @@ from memcore.models.families.family import encoder, image_classes, labels, own_k
 from memcore.models.model import Image, Model
 from memcore.tape.dims import CHANNELS, HEIGHT, ONE, PATCHES, POSITIONS, TP, VOCAB, WIDTH, B, D, Q
 from memcore.tape.kinds import EVERY, Part
-from memcore.tape.primitives import (
-    add,
-    cast,
-    heads_first,
-    joined,
-    layer_norm,
-    linear,
-    patches,
-    split,
-)
+from memcore.tape.primitives import add, cast, joined, layer_norm, linear, patches, split
 from memcore.tape.structure import EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
@@ -50,7 +40,6 @@ def image_of(k: Keys, size: int, patch: int, extra: int) -> Image:
 
 def of_images(
     k: Keys,
-    label: str,
     family: str,
     traits: Traits,
     *,
@@ -70,7 +59,6 @@ def of_images(
     image = image_of(k, 224, patch, extra=extra)
     return Model(
         family=family,
-        label=label,
         layers=layers,
         **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", 3072),
@@ -84,16 +72,16 @@ def of_images(
     )
 
 
-def _vit(k: Keys, label: str) -> Model:
-    model = _config(k, label, "vit", extra=1)
+def _vit(k: Keys) -> Model:
+    model = _config(k, "vit", extra=1)
     return replace(model, head_dim=k.count_or("head_dim", model.head_dim, 10**6))
 
 
-def _deit(k: Keys, label: str) -> Model:
-    return _config(k, label, "deit", extra=2)
+def _deit(k: Keys) -> Model:
+    return _config(k, "deit", extra=2)
 
 
-def _config(k: Keys, label: str, family: str, extra: int) -> Model:
+def _config(k: Keys, family: str, extra: int) -> Model:
     traits = Traits(
         activation=k.word("hidden_act", "gelu", ACTIVATIONS),
         attention_bias=k.flag("qkv_bias", True),
@@ -102,26 +90,20 @@ def _config(k: Keys, label: str, family: str, extra: int) -> Model:
     )
     if k.head == EMBEDDING:
         k.refuse("pooler_output_size", k.config.get("hidden_size"), None)
-    return of_images(k, label, family, traits, patch=16, extra=extra, classes=labels(k))
+    return of_images(k, family, traits, patch=16, extra=extra, classes=labels(k))
 
 
-def tower(k: Keys, label: str, family: str, activation: str, patch: int, extra: int) -> Model:
+def tower(k: Keys, family: str, activation: str, patch: int, extra: int) -> Model:
     """A vision tower before a text model."""
     traits = Traits(
         activation=k.word("hidden_act", activation, ACTIVATIONS),
         attention_dropout=k.dropout("attention_dropout", 0.0),
     )
-    return of_images(k, label, family, traits, patch=patch, extra=extra, stack="vision")
+    return of_images(k, family, traits, patch=patch, extra=extra, stack="vision")
 
 
 def text_of(
-    k: Keys,
-    label: str,
-    family: str,
-    activation: str,
-    vocab: int,
-    sizes: tuple[int, int, int],
-    positions: int,
+    k: Keys, family: str, activation: str, vocab: int, sizes: tuple[int, int, int], positions: int
 ) -> Model:
     """A tower of text, as CLIP has it; `sizes`: its width, its MLP's, and its heads."""
     hidden = k.count("hidden_size", sizes[0])
@@ -130,7 +112,6 @@ def text_of(
     rows = k.count("max_position_embeddings", positions)
     return Model(
         family=family,
-        label=label,
         layers=k.count("num_hidden_layers", 12, 100_000),
         **own_keys(hidden, heads),
         intermediate_size=k.count("intermediate_size", sizes[1]),
@@ -172,10 +153,10 @@ def attention(t: Tape, s: Structure, x: Tensor, kind: str, softmax_fp32: bool = 
     bias = s.traits.attention_bias
     with t.scope("attention", Part.ATTENTION):
         q, k, v = (linear(t, name, x, D, Q / TP, bias) for name in ("q_proj", "k_proj", "v_proj"))
-        q = heads_first(t, q, QUERIES, copies_grad=s.attention == "eager")
-        k = heads_first(t, k, KEYS, copies_grad=s.attention == "eager")
-        out = attention_core(t, s, q, k, value_heads(t, s, v), kind, softmax_fp32)
-        return linear(t, "o_proj", out, Q / TP, D, bias=True)
+        q, k = by_heads(t, q, k, copies_grad=s.attention == "eager")
+        return attended(
+            t, s, q, k, value_heads(t, s, v), kind, "o_proj", bias=True, softmax_fp32=softmax_fp32
+        )
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from memcore.layers.ops import (
     weighted_values,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import ALL, HF_ONLY, Family, own_keys
+from memcore.models.families.family import ALL, Family, own_keys
 from memcore.models.families.t5 import ENCODER, HEARD, LENGTH
 from memcore.models.model import Model
 from memcore.tape.dims import FRAMES, HEAD_DIM, HEADS, MELS, POSITIONS, TP, VOCAB, B, D, Q, S, Shape
@@ -48,7 +48,7 @@ ALIASES = {
 }
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     for key in ("encoder_layerdrop", "decoder_layerdrop", "activation_dropout"):
         k.refuse(key, 0.0, 0, None)
     k.refuse("apply_spec_augment", False, None)
@@ -71,7 +71,6 @@ def _config(k: Keys, label: str) -> Model:
         k.divides("d_model", hidden, f"{which}_attention_heads", heads)
         return Model(
             family="whisper",
-            label=label,
             layers=k.count(f"{which}_layers", 4, 100_000),
             **own_keys(hidden, heads),
             intermediate_size=k.count(f"{which}_ffn_dim", 1536),
@@ -206,9 +205,8 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return loss
 
 
-TOWER = Family(_config, _embed, _encoder_layer, _head, kernels=HF_ONLY)
+TOWER = Family(_config, _embed, _encoder_layer, _head)
 FAMILY = Family(
-    _config, _embed, _layer, _head, kernels=HF_ONLY, losses=("eager",), alone=True, bridge=_bridge,
-    carries=True, arguments=ALL, aliases=ALIASES,
-    classes={"WhisperForConditionalGeneration": CAUSAL},
+    _config, _embed, _layer, _head, losses=("eager",), alone=True, bridge=_bridge, carries=True,
+    arguments=ALL, aliases=ALIASES, classes={"WhisperForConditionalGeneration": CAUSAL},
 )  # fmt: skip

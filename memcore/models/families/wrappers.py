@@ -12,6 +12,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.models.config import Keys
+from memcore.models.families.counted.connectors import CONNECTORS, TIED
 from memcore.models.sizes import embedded, encoder_layer, linear
 from memcore.units import bytes_text
 
@@ -47,6 +48,9 @@ class Wrapper:
     towerless without a vision_config there is no tower
     usual     what a file without a vision_config has there
     beside    keys of the whole that say sizes of the tower's end
+    assumes   keys of its text that are not its family's defaults
+    tied      its head is the embedding where neither the whole nor its text says
+    whole     weights are of the whole's keys, not of its vision_config's
     """
 
     text: str
@@ -57,6 +61,9 @@ class Wrapper:
     towerless: bool = False
     usual: Mapping[str, Any] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
+    assumes: Mapping[str, Any] = field(default_factory=dict)
+    tied: bool = False
+    whole: bool = False
 
 
 # Qwen's Omni models: one that reads and thinks, and others that speak.
@@ -110,7 +117,7 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
             message = f"{shown(name)} is not planned; of a model with a {where}, those that "
             message += f"end in {' or '.join(SUFFIXES)} are"
             raise PlanError([Issue("model.architectures", message)])
-    inner = {"model_type": known.text, **text} if known else dict(text)
+    inner = {"model_type": known.text, **known.assumes, **text} if known else dict(text)
     for key in OF_THE_WHOLE:
         if key in config:
             inner.setdefault(key, config[key])
@@ -123,6 +130,8 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
         inner["tie_word_embeddings"] = False if tied is None else tied
     elif tied is not None and not inner.get("tie_word_embeddings"):
         inner["tie_word_embeddings"] = tied  # of the two, the one that ties
+    elif known and known.tied:
+        inner.setdefault("tie_word_embeddings", True)
     return inner
 
 
@@ -145,35 +154,56 @@ def _of_llava(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, "model_type": MIXTURES[word]}
 
 
-def left_out(config: Mapping[str, Any], hidden: int) -> str:
-    """What a reader should know about the part that is not planned. Raises PlanError.
+def beside(config: Mapping[str, Any], hidden: int) -> int | None:
+    """Parameters of the part that is not planned; None where nobody knows, 0 where there is none.
+    Raises PlanError.
 
     hidden   width of the language model
     """
-    kind, known = config["model_type"], _known(config)
-    note = f"Of {kind} the language model is planned, as its config.json describes it. "
-    if not known:
-        return note + "What reads images or sound before it is left out, its weights too."
-    given = config.get(VISION)
+    known, given = _known(config), config.get(VISION)
+    if known is None:
+        return None
     if given is not None and not isinstance(given, Mapping):
         message = f"must be a config.json of its own, in braces, not {shown(given)}"
         raise PlanError([Issue(f"model.{VISION}", message)])
     if given is None and known.towerless:
-        return f"{note}It has no vision_config, and so nothing that reads images."
-    own = known.usual if given is None else given
-    beside = {key: config[key] for key in known.beside if key in config}
-    keys = Keys({**own, **beside}, known.aliases)
-    weights, hears = known.weights(keys, hidden), config.get("audio_config")
+        return 0
+    if known.whole:
+        keys, within = Keys(config, known.aliases), ""
+    else:
+        own = known.usual if given is None else given
+        also = {key: config[key] for key in known.beside if key in config}
+        keys, within = Keys({**own, **also}, known.aliases), f"{VISION}."
+    weights = known.weights(keys, hidden)
     if keys.issues:
         inside = [issue.field.removeprefix("model.") for issue in keys.issues]
         raise PlanError(
-            Issue(f"model.{VISION}.{name}", issue.message)
+            Issue(f"model.{within}{name}", issue.message)
             for name, issue in zip(inside, keys.issues, strict=True)
         )
+    return weights
+
+
+def note(config: Mapping[str, Any], weights: int | None, text: int) -> str:
+    """What a reader should know about the part that is not planned.
+
+    weights   its parameters, as `beside` has them
+    text      those of the language model
+    """
+    kind, known = config["model_type"], _known(config)
+    said = f"Of {kind} the language model is planned, as its config.json describes it. "
+    if known is None or weights is None:
+        return said + "What reads images or sound before it is left out, its weights too."
+    if not weights:
+        return f"{said}It has no vision_config, and so nothing that reads images."
+    hears = config.get("audio_config")
+    reads = "hears sound" if hears and known.whole else "reads images"
+    whole = f" The whole has {text + weights:,}."
+    if hears and not known.whole:
+        whole = " What hears sound is left out too, its weights not counted."
     return (
-        f"{note}What reads images before it is left out: {weights:,} parameters, "
-        f"{bytes_text(2 * weights)} in 16 bits, and what they compute."
-        + (" What hears sound is left out too, its weights not counted." if hears else "")
+        f"{said}What {reads} before it is left out: {weights:,} parameters, "
+        f"{bytes_text(2 * weights)} in 16 bits, and what they compute.{whole}"
     )
 
 
@@ -465,4 +495,15 @@ KNOWN_BY_CODE = {
     "internvl_chat": Wrapper(
         "qwen2", _internvl, {"qkv_bias": "attention_bias", "qk_normalization": "use_qk_norm"}
     )
+}
+KNOWN |= {
+    kind: Wrapper(
+        text,
+        count,
+        whole=True,
+        flat=kind in ("fuyu", "paddleocr_vl"),
+        tied=kind in TIED,
+        assumes={"num_key_value_heads": 8, "head_dim": 128} if kind == "voxtral" else {},
+    )
+    for kind, (text, count) in CONNECTORS.items()
 }

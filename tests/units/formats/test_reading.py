@@ -438,7 +438,7 @@ services:
     "fsdp.yaml": (
         SFT + "fsdp: full_shard auto_wrap\nfsdp_config:\n  backward_prefetch: backward_pre\n",
         {"train.framework": "fsdp2", "train.zero": 3, "train.precision": "bf16-mixed"},
-        "fsdp_version",
+        "fsdp_backward_prefetch",
     ),
     "grpo.yaml": (
         SFT + "num_generations: 8\nmax_completion_length: 1024\nuse_vllm: true\n",
@@ -736,12 +736,12 @@ def test_a_launcher_says_how_many(command: str) -> None:
 
 
 def test_what_is_not_said_is_told() -> None:
-    found = read(("sft.yaml", SFT))
+    found = read(("sft.yaml", SFT + "of_nobody: 1\n"))
     assumed = {issue.field: issue.message for issue in found.assumed}
     assert "no file says which" in assumed["cluster.gpu"]
     assert "no file says how many" in assumed["cluster.gpus"]
     assert "llama-3-8b" in assumed["model"]
-    assert "learning_rate" in found.unread
+    assert found.unread == ("of_nobody",)
     alone = {issue.field for issue in read(("zero3.json", ZERO_3), model="gpt2", gpus=8).assumed}
     assert {f"train.{name}" for name in ("precision", "optimizer", "attention")} <= alone
     load = {issue.field for issue in read(("vllm.yaml", ONE["vllm.yaml"][0])).assumed}
@@ -1105,7 +1105,7 @@ def test_a_name_says_how_weights_are_stored() -> None:
 
 
 def test_a_type_that_is_not_planned_is_read_as_the_nearest_and_said() -> None:
-    found = read(("run.sh", "llama-server -m /m/Llama-3.1-8B-Q5_K_S.gguf -c 8192"))
+    found = read(("run.sh", "llama-server -m /m/Llama-3.1-8B-Q5_K_S.gguf -c 8192 -ngl 99"))
     assert found.plan.serve.weight_dtype == "q5_k_m"
     assert [(i.field, "q5_k_m is the nearest" in i.message) for i in found.left] == [
         ("Q5_K_S", True)

@@ -253,3 +253,79 @@ def test_a_cluster_s_file_says_how_many(content, count):
             found(content, "job.yaml")
         return
     assert found(content, "job.yaml").plan.cluster.gpus == count
+
+
+SERVE = "vllm serve Qwen/Qwen3-8B --tensor-parallel-size 4 --max-model-len 8192"
+MODEL = "Qwen/Qwen3-8B --tensor-parallel-size 4 --max-model-len 8192"
+FORMS = {
+    "systemd": '[Service]\nEnvironment=M=Qwen/Qwen3-8B\nEnvironment="TP=4" "B=2"\n'
+    "ExecStart=/opt/bin/vllm serve ${M} --tensor-parallel-size ${TP} --max-model-len 8192\n",
+    "Makefile": "M ?= Qwen/Qwen3-8B\nTP := 4\nserve:\n"
+    "\tvllm serve $(M) --tensor-parallel-size $(TP) --max-model-len 8192\n",
+    "justfile": 'm := "Qwen/Qwen3-8B"\nserve:\n  vllm serve {{m}} -tp 4 --max-model-len 8192\n',
+    "docker": f"docker run --gpus all --ipc=host vllm/vllm-openai:v0.11.0 {MODEL}",
+    "compose": "services:\n  a:\n    image: vllm/vllm-openai:latest\n    command: |\n"
+    "      --model Qwen/Qwen3-8B\n      --tensor-parallel-size 4\n      --max-model-len 8192\n",
+    "launch.json": '{"configurations": [{"module": "vllm.entrypoints.openai.api_server", "args": '
+    '["--model", "Qwen/Qwen3-8B", "--tensor-parallel-size", "4", "--max-model-len", "8192"]}]}',
+    "a.py": 'import os\nM, N = 1, 2\nTP = 4\nNAME = "Qwen/Qwen3-8B"\n'
+    'os.system(f"vllm serve {NAME} --tensor-parallel-size {TP} --max-model-len 8192")\n',
+    "b.py": 'N = 4\nCMD = ["vllm", "serve", "Qwen/Qwen3-8B", "--tensor-parallel-size", str(N),\n'
+    '       "--max-model-len", "8192"]\n',
+    "sky.yaml": "resources:\n  accelerators: H100:4\nrun: |\n"
+    f"  {SERVE.replace(' 4 ', ' $SKYPILOT_NUM_GPUS_PER_NODE ')}\n",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_server_is_started_in_many_forms(form):
+    plan = found(FORMS[form], form).plan
+    assert (plan.model, plan.serve.tp, plan.serve.max_seq_len) == ("qwen3-8b", 4, 8192)
+
+
+@pytest.mark.parametrize("printed", ["$(nvidia-smi -L | wc -l)", "`nvidia-smi -L | wc -l`"])
+def test_what_a_command_prints_is_one_word_that_nobody_knows(printed):
+    read = found(SERVE.replace(" 4 ", f" {printed} "))
+    assert read.plan.serve.max_seq_len == 8192
+    assert any("does not set" in issue.message for issue in read.left)
+
+
+def test_a_path_of_windows_is_a_path():
+    script = "llama-server.exe -m D:\\models\\Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf -c 8192"
+    assert found(script).plan.model == "llama-3.1-8b"
+
+
+TRAINING = (
+    "--model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2 --bf16 True "
+    "--gradient_accumulation_steps 8 --gradient_checkpointing True"
+)
+
+
+STARTS = (
+    "accelerate launch --num_processes=8 -m pkg.train",
+    "torchrun --nproc-per-node 8 --rdzv_backend c10d train.py",
+)
+
+
+@pytest.mark.parametrize("starts", STARTS)
+def test_a_launchers_own_options_are_passed_over(starts):
+    read = found(f"{starts} {TRAINING}")
+    assert (read.plan.cluster.gpus, read.plan.train.micro_batch, read.unread) == (8, 2, ())
+
+
+NESTED = "run:\n  args:\n    per_device_train_batch_size: 2\n    gradient_accumulation_steps: 8\n"
+
+
+WRITTEN = {
+    "a.json": '{"model_name_or_path": "Qwen/Qwen3-8B", // its model\n /* two */ "bf16": true,\n'
+    '"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8,\n}',
+    "tabs.yaml": "model_name_or_path:\tQwen/Qwen3-8B\nper_device_train_batch_size:\t2\n"
+    "bf16: true\ngradient_accumulation_steps: 8\n",
+    "nested.yaml": f"{NESTED}  model:\n    model_name_or_path: Qwen/Qwen3-8B\n",
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_document_is_read_as_people_write_it(name):
+    train = found(WRITTEN[name], name).plan.train
+    assert (train.micro_batch, train.grad_accumulation) == (2, 8)

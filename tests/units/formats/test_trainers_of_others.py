@@ -290,10 +290,10 @@ MEGATRON = (
 TOLD = {
     "megatron": (
         *("--fp32-residual-connection", "--first-last-layers-bf16", "--fp8-output-proj"),
-        *("--num-layers-at-start-in-bf16 1", "--keep-fp8-transpose-cache", "--delay-wgrad-compute"),
+        *("--first-last-layers-bf16", "--keep-fp8-transpose-cache", "--delay-wgrad-compute"),
         *(
             "--reuse-grad-buf-for-mxfp8-param-ag",
-            "--store-param-remainders",
+            "--use-precision-aware-optimizer",
             "--fsdp-double-buffer",
         ),
         *("--moe-shared-expert-overlap", "--tp-comm-overlap-disable-qkv", "--no-rope-fusion"),

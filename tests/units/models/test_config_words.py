@@ -136,10 +136,10 @@ def test_a_wrapper_of_a_known_family_that_is_not_known_itself():
     inner = {"model_type": "qwen2", "hidden_size": 896, "num_attention_heads": 14,
              "num_key_value_heads": 2, "num_hidden_layers": 24, "vocab_size": 151_936,
              "intermediate_size": 4864}  # fmt: skip
-    model = from_config({"model_type": "aria", "text_config": inner} | {"dtype": "bfloat16"})
+    model = from_config({"model_type": "a_wrapper", "text_config": inner} | {"dtype": "bfloat16"})
     assert parameters(model) == parameters(from_config(inner))
     assert "its weights too" in model.notes[0]
-    tied = {"model_type": "aria", "text_config": inner, "tie_word_embeddings": True}
+    tied = {"model_type": "a_wrapper", "text_config": inner, "tie_word_embeddings": True}
     assert parameters(model) - parameters(from_config(tied)) == 151_936 * 896
 
 

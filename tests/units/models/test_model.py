@@ -40,7 +40,7 @@ UNREADABLE = {"gemma3"}  # by default 14 patches on a side are to be 16 tokens: 
 @each("family", sorted(FAMILIES.keys() - UNREADABLE))
 def test_the_defaults_of_every_family_are_a_model(family):
     """A key that is absent takes the default of its transformers configuration class."""
-    model = FAMILIES[family].config(Keys({"model_type": family}, FAMILIES[family].aliases), "")
+    model = FAMILIES[family].config(Keys({"model_type": family}, FAMILIES[family].aliases))
     assert parameters(model) > 0
 
 

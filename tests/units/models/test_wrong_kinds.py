@@ -45,7 +45,9 @@ def samples():
     for kind, wrapper in wrappers.KNOWN.items():
         text, vision = found.get(wrapper.text) or SIZES, {"hidden_size": 96, "patch_size": 14}
         if kind not in FAMILIES:
-            found[kind] = {"model_type": kind, "text_config": text, "vision_config": vision}
+            found.setdefault(
+                kind, {"model_type": kind, "text_config": text, "vision_config": vision}
+            )
     for family in FAMILIES:
         found.setdefault(family, {"model_type": family} | SIZES)
     return dict(sorted(found.items()))

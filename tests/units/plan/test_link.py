@@ -18,6 +18,7 @@ from tables import each
 from memcore import Issue, PlanError
 from memcore.models import catalog
 from memcore.plan import link
+from memcore.plan.benched import Benched
 from memcore.plan.keys import BESIDE, FIELDS, KEYS, KNOWN, VERSION
 from memcore.plan.link import (
     FAILED,
@@ -25,9 +26,11 @@ from memcore.plan.link import (
     MAX_KEYS,
     begun,
     decode,
+    decode_benched,
     decode_measured,
     decode_pin,
     encode,
+    encode_benched,
     encode_measured,
     encode_pin,
     form_of,
@@ -293,6 +296,38 @@ def test_a_measured_step_survives_the_trip(plan: Plan, seconds: float, size: int
     assert decode_measured(encode_measured(measured)) == (measured, [])
 
 
+@examples(25)
+@given(
+    plan=plans(),
+    token=some.floats(1e-6, 1e3),
+    first=some.just(0.0) | some.floats(1e-6, 1e3),
+    rate=some.just(0.0) | some.floats(1e-3, 1e8),
+)
+def test_a_measured_server_survives_the_trip(
+    plan: Plan, token: float, first: float, rate: float
+) -> None:
+    benched = Benched(plan, token, first, rate)
+    assert decode_benched(encode_benched(benched)) == (benched, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "seconds per token"),
+        ("v=1&each=0", "seconds per token"),
+        ("v=1&each=nan", "damaged"),
+        ("v=1&each=1e300", "measured server"),
+        ("v=1&each=2&conc=none", "damaged"),
+        (f"v=1&each=2&mb={'9' * 100_000}", "too long"),
+    ],
+)
+def test_a_damaged_measured_server_is_left_out(text: str, says: str) -> None:
+    benched, issues = decode_benched(text)
+    assert benched is None
+    assert says in str(issues[0])
+    assert issues[0].field == "benched"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -327,7 +362,7 @@ def test_a_measured_step_of_a_corrected_preset_is_kept_and_says_so() -> None:
 def test_what_a_link_says_beside_its_plan_is_no_part_of_the_plan() -> None:
     query = encode(Plan(train={"micro_batch": 2}), short=True)
     assert decode(query | dict.fromkeys(BESIDE, "mb=64&x=1")) == decode(query)
-    assert set(BESIDE) >= {"pin", "pin5", "name", "look", "measured"}
+    assert set(BESIDE) >= {"pin", "pin5", "name", "look", "measured", "benched"}
 
 
 @examples(25)

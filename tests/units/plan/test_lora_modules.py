@@ -7,8 +7,8 @@ from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.models.counts import weights
 from memcore.plan.link import decode, encode
+from memcore.plan.model_rules import linear_layers
 from memcore.plan.plan import Plan
-from memcore.plan.rules import linear_layers
 
 
 def plan_of(modules, model="llama-2-7b", **words):

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from memcore.errors import PlanError
-from memcore.plan import rules
+from memcore.plan import framework_rules, model_rules, serving_rules
 from memcore.plan.plan import Plan, get
 from memcore.plan.repair import followed, issues_in, repair
 from memcore.plan.rule import said
@@ -93,7 +93,7 @@ def test_what_may_follow_follows_and_nothing_else_does() -> None:
     assert changes == {"train.framework": "pytorch", "train.zero": 1}
 
 
-@pytest.mark.parametrize("module", [rules, training])
+@pytest.mark.parametrize("module", [framework_rules, model_rules, serving_rules, training])
 def test_no_rule_asks_for_a_framework_by_its_word(module: ModuleType) -> None:
     """A new framework says what it is in its word's facts."""
     every = ast.walk(ast.parse(inspect.getsource(module)))

@@ -27,7 +27,8 @@ ROUNDING = 1e-9  # of floating-point sums in another order
 NUMBERS = (
     *("memory.allocated_bytes", "memory.device_bytes.1", "memory.fits", "memory.tiers.dram"),
     *("memory.tiers.nvme", "time.step_seconds", "time.exposed.host", "time.tokens_per_second"),
-    *("run.seconds", "run.energy_joules", "serve.weights_bytes", "serve.max_concurrency"),
+    *("run.seconds", "run.energy_joules", "run.elapsed_seconds", "run.disk_bytes"),
+    *("serve.weights_bytes", "serve.max_concurrency"),
     *("serve.ttft_seconds", "serve.tpot_seconds", "serve.kv_capacity_tokens"),
     *("together.device_bytes.1", "together.dram_bytes"),
 )

@@ -129,7 +129,7 @@ def test_what_fits_comes_first_and_the_cheapest_of_a_kind_before_the_dearer(name
 
 @pytest.mark.parametrize("adapter", ["lora", "qlora"])
 def test_adapters_on_whole_models_are_shared_out_too(adapter):
-    """Qwen2.5 32B on four A100 of 40 GB, 8,192 tokens: its 61 GiB in 16 bits are 15 on each."""
+    """Qwen2.5 32B on four A100 of 40 GB: of 61 GiB of weights in 16 bits 15 are on a GPU."""
     precision = {"lora": "bf16-pure", "qlora": "bf16-autocast"}[adapter]
     words = {"framework": "pytorch", "zero": 0, "adapter": adapter, "precision": precision}
     plan = Plan(

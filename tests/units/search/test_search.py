@@ -11,20 +11,8 @@ from memcore import Plan, cli, evaluate, search
 from memcore.errors import PlanError
 from memcore.search import space
 from memcore.search.families import Family, sized
-from memcore.search.search import (
-    BEATEN,
-    COMBINATIONS,
-    FITS,
-    HOST,
-    MEMORY,
-    RULES,
-    SLOWER,
-    TIME,
-    WHERE,
-    _Search,
-    _words,
-    seconds_of,
-)
+from memcore.search.found import BEATEN, FITS, HOST, MEMORY, RULES, SLOWER, TIME
+from memcore.search.search import COMBINATIONS, WHERE, _Search, _words, seconds_of
 from memcore.search.space import KEEPS, Space, allowed, changed
 from memcore.tape.ledger import Amounts
 from memcore.timing.certainty import apart, ranked

@@ -65,7 +65,7 @@ def test_more_ranks_than_gpus_are_booked_with_them():
 
 
 def test_what_one_node_does_not_hold_is_spread_over_two():
-    """DeepSeek-V3's published way on 80 GB GPUs: its weights of 627 GiB are more than eight hold."""
+    """DeepSeek-V3 on 80 GB GPUs, as published: its weights of 627 GiB are more than eight hold."""
     serve = {"concurrency": 20, "prompt_len": 16_384}
     plan = Plan(model="deepseek-v3", cluster={"gpus": 8}, serve=serve)
     first, *_ = server_levers(plan)

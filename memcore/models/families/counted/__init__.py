@@ -9,6 +9,7 @@ from __future__ import annotations
 from memcore.models.families.counted import (
     decoders,
     paired,
+    parts,
     speech,
     states,
     text,
@@ -20,7 +21,7 @@ from memcore.models.families.family import Family
 
 COUNTED: dict[str, Family] = {
     kind: family
-    for sort in (text, decoders, translators, states, speech, vision, paired)
+    for sort in (text, decoders, translators, states, speech, vision, paired, parts)
     for kind, family in sort.COUNTED.items()
 }
 

@@ -16,7 +16,7 @@ from memcore.tape.tape import Tape, Tensor
 NAME = "counted"
 
 
-def _config(k: Keys, label: str) -> Model:
+def _config(k: Keys) -> Model:
     raise NotImplementedError("a counted architecture has a config of its own")
 
 
@@ -37,6 +37,15 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 WHOLE = Family(_config, _embed, _layer, _head, kernels=HF_ONLY, decoder=False)
 
 
+def of_parameters(number: int, label: str = "") -> Model:
+    """A model of which nothing but its parameters is known."""
+    return Model(
+        family=NAME, label=label, layers=1, hidden_size=1, intermediate_size=1, heads=1,
+        kv_heads=1, head_dim=1, vocab_size=1, max_positions=1, traits=Traits(),
+        counted=max(1, number),
+    )  # fmt: skip
+
+
 def counted(
     count: Callable[[Keys], int],
     classes: Mapping[str, str],
@@ -49,12 +58,8 @@ def counted(
     classes, aliases, decoder    as in Family
     """
 
-    def config(k: Keys, label: str) -> Model:
-        return Model(
-            family=NAME, label=label, layers=1, hidden_size=1, intermediate_size=1, heads=1,
-            kv_heads=1, head_dim=1, vocab_size=1, max_positions=1, traits=Traits(),
-            counted=max(1, count(k)),
-        )  # fmt: skip
+    def config(k: Keys) -> Model:
+        return of_parameters(count(k))
 
     return Family(config, _embed, _layer, _head, kernels=HF_ONLY, decoder=decoder, classes=classes,
                   aliases=aliases or {})  # fmt: skip

@@ -111,7 +111,7 @@ COLUMNS: dict[str, Column] = {
     "share": Column(text="{:.0f}%".format, share=True),
     "at once": Column(text="{:.1f}".format),
     "put to use": Column(text="{:.1f}%".format),
-    "error %": Column(text="{:+.1f}".format),
+    "error %": Column(text=lambda n: f"{n:+.1f}" if n else "0"),
     "USD a million tokens": Column("$ / M tokens", text="${:,.3f}".format),
     "USD an hour": Column("$ / hour", text="${:,.2f}".format),
     "tensor parallel": Column("TP", "Tensor parallelism: ranks that share each layer."),

@@ -22,7 +22,7 @@ def _content() -> None:
     groups = {group.name: group for group in alike(seen)}
     parts.prose(" ".join(f"**{word.capitalize()}**: {means}." for word, means in MEANS.items()))
     rows = tables.lens_groups(list(groups.values()))
-    st.markdown(tables.markdown(rows, ("tensors", "at the peak", *STATES), parts.plain))
+    parts.written(rows, "tensors", "at the peak", *STATES)
     parts.small(
         "*now*: what is done with them. Elsewhere, what that choice would change about the "
         "allocated peak and the step: the difference of two whole plans, so that it holds for all "

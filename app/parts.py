@@ -309,6 +309,11 @@ def table(rows: tables.Rows, key: str, alt: str, **more: Any) -> None:
     grid.draw(rows, key, alt, **more)
 
 
+def written(rows: tables.Rows, *columns: str) -> None:
+    """A table of sentences, as tables.written has it."""
+    st.html(tables.written(rows, columns))
+
+
 def overheads(memory: Memory) -> None:
     """What no shape determines, with where each figure is from."""
     table(

@@ -531,7 +531,7 @@ def _by_label() -> Mapping[str, str]:
 def _config_file() -> None:
     with st.expander("Your own files"):
         st.file_uploader(
-            "Drop config.json or a job's files",
+            "Drop config.json, a job's files or its error",
             type=None,
             accept_multiple_files=True,
             key="config_file",
@@ -540,8 +540,9 @@ def _config_file() -> None:
             help="A Hugging Face config.json is a model. What vLLM, SGLang, llama.cpp, a Trainer, "
             "TRL, LLaMA-Factory, axolotl, DeepSpeed, Accelerate, torchtitan or Megatron are given "
             "is a plan: drop the files of one job together, here or anywhere on the page. "
-            "A memory snapshot of PyTorch is what a run held, and what vllm bench serve or another "
-            "benchmark printed is what a server took, beside the plan. "
+            "A memory snapshot or summary of PyTorch, nvidia-smi's table, or the message that "
+            "memory ran out is what a run held, and what vllm bench serve or another benchmark "
+            "printed is what a server took, beside the plan. "
             "They stay on this machine; nothing in them is run.",
         )
         st.text_area(
@@ -549,7 +550,7 @@ def _config_file() -> None:
             key="config_text",
             height=100,
             max_chars=200_000,
-            placeholder='{"model_type": "llama", ...} or vllm serve ...',
+            placeholder='{"model_type": "llama", ...} or vllm serve ... or CUDA out of memory ...',
             on_change=_text_pasted,
         )
 

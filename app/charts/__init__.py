@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from app.charts.accuracy import GROUPS, OUR_ROW, TRACKER_ROW, bands, calculators, residuals
-from app.charts.compare import phases as compared_phases
-from app.charts.explore import swept
-from app.charts.levers import waterfall_bytes, waterfall_seconds
-from app.charts.memory import memory_by_consumer, timeline
-from app.charts.search import found
-from app.charts.serve import together
-from app.charts.tiers import tiers, tiers_down
-from app.charts.time import roofline, stages, step_phases, step_time
-
-__all__ = [
-    "GROUPS",
-    "OUR_ROW",
-    "TRACKER_ROW",
-    "bands",
-    "calculators",
-    "compared_phases",
-    "found",
-    "memory_by_consumer",
-    "residuals",
-    "roofline",
-    "stages",
-    "step_phases",
-    "step_time",
-    "swept",
-    "tiers",
-    "tiers_down",
-    "timeline",
-    "together",
-    "waterfall_bytes",
-    "waterfall_seconds",
-]
+from app.charts.accuracy import GROUPS as GROUPS
+from app.charts.accuracy import OUR_ROW as OUR_ROW
+from app.charts.accuracy import TRACKER_ROW as TRACKER_ROW
+from app.charts.accuracy import bands as bands
+from app.charts.accuracy import calculators as calculators
+from app.charts.accuracy import residuals as residuals
+from app.charts.compare import compared_phases as compared_phases
+from app.charts.explore import swept as swept
+from app.charts.levers import waterfall_bytes as waterfall_bytes
+from app.charts.levers import waterfall_seconds as waterfall_seconds
+from app.charts.memory import memory_by_consumer as memory_by_consumer
+from app.charts.memory import timeline as timeline
+from app.charts.search import found as found
+from app.charts.serve import together as together
+from app.charts.tiers import tiers as tiers
+from app.charts.tiers import tiers_down as tiers_down
+from app.charts.time import roofline as roofline
+from app.charts.time import stages as stages
+from app.charts.time import step_phases as step_phases
+from app.charts.time import step_time as step_time

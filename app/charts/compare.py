@@ -10,7 +10,7 @@ from memcore.report import Time
 from memcore.units import seconds_text
 
 
-def phases(times: Sequence[tuple[str, Time]]) -> Picture:
+def compared_phases(times: Sequence[tuple[str, Time]]) -> Picture:
     """Seconds of a step by phase, plan under plan on one axis. A mark's path begins with the number
     of its plan."""
     names = [name for name, _ in times]

@@ -2,151 +2,82 @@
 
 from __future__ import annotations
 
-from app.tables.accuracy import (
-    accuracy,
-    agreement,
-    benchmarks,
-    calculators,
-    calibrations,
-    constants_used,
-    dimensions,
-    estimated,
-    estimators,
-    families,
-    first_fixes,
-    headline,
-    left_out,
-    markdown,
-    matching,
-    not_compared,
-    one_block,
-    other_steps,
-    parts,
-    published,
-    sources,
-    spread,
-    terms,
-    tracker,
-    tuning,
-    why_they_differ,
-)
-from app.tables.base import FIELDS, PATH, Rows, breakdown, context, csv
-from app.tables.compare import calibrated as compared_calibrated
-from app.tables.compare import fields as compared_fields
-from app.tables.compare import figures as compared_figures
-from app.tables.compare import listed as compared_listed
-from app.tables.compare import side_by_side, tidy
-from app.tables.explore import (
-    BOOKING_COLUMNS,
-    SWEPT_COLUMNS,
-    TRAINER_COLUMNS,
-    booking_text,
-    bookings,
-    swept,
-    trainers,
-)
-from app.tables.lens import lens, lens_groups, lens_ways
-from app.tables.levers import (
-    SERVER_LEVER_COLUMNS,
-    cost_text,
-    levers,
-    saved_text,
-    server_levers,
-    server_text,
-    waterfall,
-)
-from app.tables.memory import consumers, held, largest, ledger, over_time, overheads, timeline
-from app.tables.search import FOUND_COLUMNS, changes, found
-from app.tables.serve import BESIDE, benched, limits, serving, together
-from app.tables.tiers import in_tiers, tiers
-from app.tables.time import (
-    TRANSFER_COLUMNS,
-    answers,
-    calibrated,
-    operations,
-    phases,
-    resources,
-    transfers,
-)
-
-__all__ = [
-    "BESIDE",
-    "BOOKING_COLUMNS",
-    "FIELDS",
-    "FOUND_COLUMNS",
-    "PATH",
-    "SERVER_LEVER_COLUMNS",
-    "SWEPT_COLUMNS",
-    "TRAINER_COLUMNS",
-    "TRANSFER_COLUMNS",
-    "Rows",
-    "accuracy",
-    "agreement",
-    "answers",
-    "benched",
-    "benchmarks",
-    "booking_text",
-    "bookings",
-    "breakdown",
-    "calculators",
-    "calibrated",
-    "calibrations",
-    "changes",
-    "compared_calibrated",
-    "compared_fields",
-    "compared_figures",
-    "compared_listed",
-    "constants_used",
-    "consumers",
-    "context",
-    "cost_text",
-    "csv",
-    "dimensions",
-    "estimated",
-    "estimators",
-    "families",
-    "first_fixes",
-    "found",
-    "headline",
-    "held",
-    "in_tiers",
-    "largest",
-    "ledger",
-    "left_out",
-    "lens",
-    "lens_groups",
-    "lens_ways",
-    "levers",
-    "limits",
-    "markdown",
-    "matching",
-    "not_compared",
-    "one_block",
-    "operations",
-    "other_steps",
-    "over_time",
-    "overheads",
-    "parts",
-    "phases",
-    "published",
-    "resources",
-    "saved_text",
-    "server_levers",
-    "server_text",
-    "serving",
-    "side_by_side",
-    "sources",
-    "spread",
-    "swept",
-    "terms",
-    "tidy",
-    "tiers",
-    "timeline",
-    "together",
-    "tracker",
-    "trainers",
-    "transfers",
-    "tuning",
-    "waterfall",
-    "why_they_differ",
-]
+from app.tables.accuracy import accuracy as accuracy
+from app.tables.accuracy import agreement as agreement
+from app.tables.accuracy import benchmarks as benchmarks
+from app.tables.accuracy import calculators as calculators
+from app.tables.accuracy import calibrations as calibrations
+from app.tables.accuracy import constants_used as constants_used
+from app.tables.accuracy import dimensions as dimensions
+from app.tables.accuracy import estimated as estimated
+from app.tables.accuracy import estimators as estimators
+from app.tables.accuracy import families as families
+from app.tables.accuracy import first_fixes as first_fixes
+from app.tables.accuracy import headline as headline
+from app.tables.accuracy import left_out as left_out
+from app.tables.accuracy import matching as matching
+from app.tables.accuracy import not_compared as not_compared
+from app.tables.accuracy import one_block as one_block
+from app.tables.accuracy import other_steps as other_steps
+from app.tables.accuracy import parts as parts
+from app.tables.accuracy import published as published
+from app.tables.accuracy import sources as sources
+from app.tables.accuracy import spread as spread
+from app.tables.accuracy import terms as terms
+from app.tables.accuracy import tracker as tracker
+from app.tables.accuracy import tuning as tuning
+from app.tables.accuracy import why_they_differ as why_they_differ
+from app.tables.accuracy import written as written
+from app.tables.base import FIELDS as FIELDS
+from app.tables.base import PATH as PATH
+from app.tables.base import Rows as Rows
+from app.tables.base import breakdown as breakdown
+from app.tables.base import context as context
+from app.tables.base import csv as csv
+from app.tables.compare import compared_calibrated as compared_calibrated
+from app.tables.compare import compared_fields as compared_fields
+from app.tables.compare import compared_figures as compared_figures
+from app.tables.compare import compared_listed as compared_listed
+from app.tables.compare import side_by_side as side_by_side
+from app.tables.compare import tidy as tidy
+from app.tables.explore import BOOKING_COLUMNS as BOOKING_COLUMNS
+from app.tables.explore import SWEPT_COLUMNS as SWEPT_COLUMNS
+from app.tables.explore import TRAINER_COLUMNS as TRAINER_COLUMNS
+from app.tables.explore import booking_text as booking_text
+from app.tables.explore import bookings as bookings
+from app.tables.explore import swept as swept
+from app.tables.explore import trainers as trainers
+from app.tables.lens import lens as lens
+from app.tables.lens import lens_groups as lens_groups
+from app.tables.lens import lens_ways as lens_ways
+from app.tables.levers import SERVER_LEVER_COLUMNS as SERVER_LEVER_COLUMNS
+from app.tables.levers import cost_text as cost_text
+from app.tables.levers import levers as levers
+from app.tables.levers import saved_text as saved_text
+from app.tables.levers import server_levers as server_levers
+from app.tables.levers import server_text as server_text
+from app.tables.levers import waterfall as waterfall
+from app.tables.memory import consumers as consumers
+from app.tables.memory import held as held
+from app.tables.memory import largest as largest
+from app.tables.memory import ledger as ledger
+from app.tables.memory import over_time as over_time
+from app.tables.memory import overheads as overheads
+from app.tables.memory import timeline as timeline
+from app.tables.search import FOUND_COLUMNS as FOUND_COLUMNS
+from app.tables.search import changes as changes
+from app.tables.search import found as found
+from app.tables.serve import BESIDE as BESIDE
+from app.tables.serve import benched as benched
+from app.tables.serve import limits as limits
+from app.tables.serve import serving as serving
+from app.tables.serve import together as together
+from app.tables.tiers import in_tiers as in_tiers
+from app.tables.tiers import tiers as tiers
+from app.tables.time import TRANSFER_COLUMNS as TRANSFER_COLUMNS
+from app.tables.time import answers as answers
+from app.tables.time import calibrated as calibrated
+from app.tables.time import operations as operations
+from app.tables.time import phases as phases
+from app.tables.time import resources as resources
+from app.tables.time import transfers as transfers

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
 from app.tables.base import PATH, Rows
 from memcore import evidence
-from memcore.evidence.markdown import BENCHED, CALIBRATED, benched_rows, calibrated_rows, table
+from memcore.evidence.markdown import BENCHED, CALIBRATED, benched_rows, calibrated_rows
 from memcore.hardware import constants, kernels
 from memcore.plan.plan import Plan
 from memcore.quantity.formula import Term
@@ -377,13 +378,21 @@ def spread() -> str:
         f"({first.detail}) those that count a whole step say from {bytes_text(min(whole))} to "
         f"{bytes_text(max(whole))}; PyTorch's own tracker says {bytes_text(first.tracker)} and "
         f"Memplan {bytes_text(first.ours)}. In all {len(plans)} plans Memplan is within "
-        f"{worst:.4%} of the tracker."
+        f"{worst:.1%} of the tracker."
     )
 
 
-def markdown(rows: Rows, columns: Sequence[str], plain: Callable[[str], str]) -> str:
-    """Rows as a table that wraps its text, for sentences; `plain` escapes a cell."""
-    return table(columns, [[plain(f"{row[name]}") for name in columns] for row in rows])
+def written(rows: Rows, columns: Sequence[str]) -> str:
+    """Rows as a table that wraps its text, for sentences, in HTML. On a phone a row's cells stand
+    below each other, each with its column's name."""
+    named = [(name, html.escape(name)) for name in columns]
+    heads = "".join(f"<th>{name}</th>" for _, name in named)
+    lines = (
+        "".join(f'<td data-head="{name}">{html.escape(f"{row[key]}")}</td>' for key, name in named)
+        for row in rows
+    )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<table class="written"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def constants_used() -> Rows:

@@ -39,7 +39,7 @@ class Column:
 FIELD, FIGURE = "field", "figure"  # the heads of the first column
 
 
-def fields(columns: Sequence[Column], alike: bool) -> Rows:
+def compared_fields(columns: Sequence[Column], alike: bool) -> Rows:
     """The fields in which plans differ, or all of them."""
     found = differing([c.plan for c in columns], alike)
     return [
@@ -76,7 +76,9 @@ def model_text(model: Any) -> str:
     return f"a config.json ({model.get('model_type', 'unknown')})"
 
 
-def figures(columns: Sequence[Column], books: Sequence[Book], base: int, alike: bool) -> Rows:
+def compared_figures(
+    columns: Sequence[Column], books: Sequence[Book], base: int, alike: bool
+) -> Rows:
     """The figures side by side, each with its difference from the plan `base`: those in which the
     plans differ, or all."""
     found = []
@@ -91,7 +93,7 @@ def figures(columns: Sequence[Column], books: Sequence[Book], base: int, alike: 
     return found
 
 
-def listed(columns: Sequence[Column], base: int, alike: bool) -> Rows:
+def compared_listed(columns: Sequence[Column], base: int, alike: bool) -> Rows:
     """What the whole run costs at the least of the price list, of plans without a price."""
     costs = [_listed(c) for c in columns]
     if all(cost is None for cost in costs) or not (alike or any(c != costs[0] for c in costs)):
@@ -107,8 +109,8 @@ def side_by_side(columns: Sequence[Column], books: Sequence[Book]) -> Rows:
     """What differs, of fields and of figures, in one table: under '' what it is, then of each plan
     its own."""
     names = [c.name for c in columns]
-    differ = [(row[FIELD], row) for row in fields(columns, False)]
-    measured = [*figures(columns, books, 0, False), *listed(columns, 0, False)]
+    differ = [(row[FIELD], row) for row in compared_fields(columns, False)]
+    measured = [*compared_figures(columns, books, 0, False), *compared_listed(columns, 0, False)]
     every = [*differ, *((row[FIGURE], row) for row in measured)]
     return [{"": what, **{name: row[name] for name in names}} for what, row in every]
 
@@ -119,7 +121,7 @@ def _listed(c: Column) -> float | None:
     return price * run.gpu_hours if run and run.cost is None and price is not None else None
 
 
-def calibrated(columns: Sequence[Column]) -> Rows:
+def compared_calibrated(columns: Sequence[Column]) -> Rows:
     """The steps as a measured one has them, and what requests feel as a measured server has it,
     where it says something of any."""
     rows: Rows = []

@@ -92,13 +92,7 @@ def of_memory() -> None:
     )
     parts.download("Other calculators (CSV)", calculators, "memplan-calculators.csv", of_plan=False)
     with st.expander("Why each of them differs"):
-        st.markdown(
-            tables.markdown(
-                tables.why_they_differ(),
-                ("calculator", "counts", "what makes the difference"),
-                parts.plain,
-            )
-        )
+        parts.written(tables.why_they_differ(), "calculator", "counts", "what makes the difference")
 
 
 def of_frameworks() -> None:
@@ -137,16 +131,12 @@ def sources() -> None:
 
 def runs() -> None:
     """Measured runs that cannot be compared."""
-    st.markdown(tables.markdown(tables.not_compared(), ("what", "runs", "why"), parts.plain))
+    parts.written(tables.not_compared(), "what", "runs", "why")
 
 
 def constants() -> None:
     """Constants that no shape determines."""
-    st.markdown(
-        tables.markdown(
-            tables.constants_used(), ("constant", "value", "certainty", "source"), parts.plain
-        )
-    )
+    parts.written(tables.constants_used(), "constant", "value", "certainty", "source")
 
 
 EACH_SOURCE = """

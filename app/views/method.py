@@ -94,13 +94,13 @@ article splits 56 GB into "14 parameters + 14 master copy + 28 moments"; **that 
 """
     )
     published = tables.published()
-    _written(published, "figure", "published", "Memplan", "difference", "source and remark")
+    parts.written(published, "figure", "published", "Memplan", "difference", "source and remark")
     parts.download("Published figures (CSV)", published, "memplan-published.csv", of_plan=False)
 
 
 def first_fixes() -> None:
     first = tables.first_fixes()
-    _written(first, "plan", "Memplan's first lever", "what others would do, and why")
+    parts.written(first, "plan", "Memplan's first lever", "what others would do, and why")
     parts.download("First fixes (CSV)", first, "memplan-first-fixes.csv", of_plan=False)
 
 
@@ -114,15 +114,11 @@ def dimensions() -> None:
     )
 
 
-def _written(rows: tables.Rows, *columns: str) -> None:
-    st.markdown(tables.markdown(rows, columns, parts.plain))
-
-
 parts.folded("Figures that can be checked by hand", by_hand)
 parts.folded("What to change first: plans that are known to run out of memory", first_fixes)
 parts.folded("Names in shapes", dimensions)
-parts.folded("Words", lambda: _written(tables.terms(), "term", "meaning"))
+parts.folded("Words", lambda: parts.written(tables.terms(), "term", "meaning"))
 parts.folded(
     "What is left out, and how much it could matter",
-    lambda: _written(tables.left_out(), "what", "matters"),
+    lambda: parts.written(tables.left_out(), "what", "matters"),
 )

@@ -541,13 +541,16 @@ def _stages_of_zero(plan: Plan) -> Iterable[Way]:
             yield Way(SAME, [{"train.zero": stage}])
 
 
+HALVES = ("bf16", "fp16")
+
+
 def _shared_adapters(plan: Plan) -> Iterable[Way]:
     """Adapters on a model that every GPU has whole, with the model shared out: by DeepSpeed, as the
     guides of PEFT have it, which keeps the adapters' states in fp32, or else by FSDP2."""
     t = plan.train
-    if t.adapter == "none" or t.framework in SHARDED or plan.dp * plan.parallel.cp == 1:
+    of = t.precision.partition("-")[0]
+    if t.framework not in WHOLE or plan.dp == 1 or t.adapter == "none" or of not in HALVES:
         return
-    of = "bf16" if "bf16" in t.precision else "fp16"
     shared = {"train.zero": 3, "train.framework": "deepspeed", "train.precision": f"{of}-mixed"}
     yield Way(SAME if t.precision in PURE else ROUNDED, [shared])
     pure = {"train.precision": f"{of}-pure", "train.adapter_dtype": "base"}

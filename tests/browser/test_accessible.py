@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
 import reading
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
@@ -30,6 +31,10 @@ STAGES = Plan(
     train={"framework": "megatron", "zero": 1, "kernels": "megatron", "grad_accumulation": 32},
 )
 PHONE = {"width": 390, "height": 844}
+# Pixels that a page, or the part of it that scrolls, is wider than there is room.
+WIDE = """() => Math.max(
+  ...[document.scrollingElement, document.querySelector('[data-testid="stMain"]')].map(
+    (e) => e.scrollWidth - e.clientWidth))"""
 
 
 def at(view: str, plan: Plan, **more: str) -> str:
@@ -91,7 +96,7 @@ def test_nor_does_a_phone(open_app: Open) -> None:
         page.goto(f"{rig.origin(page.url)}/{view}")
         rig.settled(page)
         keeps(page, f"{view} on a phone")
-        wide = page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
+        wide = page.evaluate(WIDE)
         assert wide <= 0, f"{view} scrolls sideways"
 
 
@@ -116,3 +121,17 @@ def background(page: Page) -> Any:
 def asked(page: Page, name: str, axe: Axe, options: dict[str, Any]) -> None:
     found: Any = axe.run(page, options={"resultTypes": ["violations"]} | options)
     assert not found.violations_count, f"{name}: {found.generate_report()}"
+
+
+@pytest.mark.parametrize(
+    ("view", "keys"), [("/method", ".written"), ("/serve", ".st-key-limits .rows")]
+)
+def test_a_phone_has_the_whole_of_a_table(open_app: Open, view: str, keys: str) -> None:
+    """The cells of sentences one below another; of a server's answers all columns."""
+    page = open_app(view, fresh=True, viewport=PHONE)
+    for fold in page.locator('[data-testid="stMain"] summary').all():
+        fold.click()
+    expect(page.locator(keys).first).to_be_visible()
+    rig.settled(page)
+    for shown in page.locator(keys).all():
+        assert shown.evaluate("e => e.scrollWidth <= e.parentElement.clientWidth + 1")

@@ -142,7 +142,8 @@ def test_adapters_on_whole_models_are_shared_out_too(adapter):
     assert {v.plan.train.framework for v in shared} == {"deepspeed", "fsdp2"}
     assert any(v.fits and v.plan.train.adapter == adapter for v in shared)
     assert all(v.plan.train.seq_len == 8192 for v in shared)
-    assert len({v.name for v in found}) == len(found)
+    alone = plan.changed("cluster.gpus", 1)
+    assert not any(v.changes.get("train.zero") == 3 for v in levers(alone))
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ def _word(said: Mapping[str, Any], name: str) -> str:
 # --- lines of a log ------------------------------------------------------------------------------
 
 _LINE = re.compile(
-    r"^\s*([A-Za-z][^:\n]{2,70}):\s+([\d.]{1,20}(?:e[+-]?\d{1,3})?)\s*$", re.M | re.I
+    r"^[ \t]*([A-Za-z][^:\n]{2,70}):[ \t]+([\d.]{1,20}(?:e[+-]?\d{1,3})?)[ \t\r]*$", re.M | re.I
 )
 # How vLLM and SGLang, and TensorRT-LLM, call the same.
 _CALLED = {
@@ -247,8 +247,8 @@ _MEASURED = {name for names in ("token", "first", "rate") for name in _CALLED[na
 def _lines(content: str) -> list[Bench]:
     """Results that vLLM, SGLang or TensorRT-LLM printed, each a figure a line."""
     found: list[dict[str, float]] = [{}]
-    for name, number in _LINE.findall(content):
-        value = _plain(number)
+    for before, number in _LINE.findall(content):
+        name, value = before.rpartition("|")[2].strip(), _plain(number)
         if name in found[-1] and name in _MEASURED and found[-1][name] != value:
             found.append({})  # another result
         found[-1][name] = value

@@ -115,6 +115,8 @@ def test_what_differs_twice_or_comes_as_it_will_was_never_compared() -> None:
     of = server(PLAN)
     twice = PLAN.with_changes({"cluster.gpu": "h200-sxm-141gb", "serve.tp": 4})
     assert distance(of, server(twice)) == OTHER
+    board = PLAN.with_changes({"cluster.gpu": "rtx-6000-ada-48gb", "cluster.node": None})
+    assert distance(of, server(board)) == OTHER
     poisson = PLAN.changed("serve.arrivals", "poisson")
     assert distance(server(poisson), server(poisson.changed("serve.concurrency", 64))) == OTHER
     # Room, limits and targets are no other server.

@@ -173,6 +173,12 @@ def test_what_says_nothing_is_refused(text: str) -> None:
         bench_of(text.encode())
 
 
+def test_lines_may_have_something_before_them_and_a_text_may_be_long() -> None:
+    before = "".join(f"bench-0  | {line}\n" for line in vllm().splitlines())
+    assert bench_in(before) == bench_in(vllm())
+    assert bench_in("\n" * 500_000 + "|" * 100_000 + " " * 100_000) is None
+
+
 def test_several_results_are_refused() -> None:
     for text in (vllm() + vllm(15.0), "\n".join([document(**OF_VLLM)] * 2),
                  json.dumps([*OF_LLAMA, OF_LLAMA[0] | {"n_prompt": 1024}])):  # fmt: skip

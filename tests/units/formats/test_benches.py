@@ -196,6 +196,17 @@ def test_the_load_is_the_benchmarks() -> None:
     assert "48" in told[0].message
 
 
+def test_what_of_the_load_is_not_said_is_told() -> None:
+    told = Bench("genai-perf", 0.014, prompt=1024.0).of(PLAN)[1]
+    assert [issue.field for issue in told] == ["serve.output_len", "serve.concurrency"]
+    assert "does not say it" in told[0].message
+    assert Bench("", 0.014).of(PLAN)[1] == []  # somebody says the figures of this very plan
+    llama = Plan.of({"serve": {"engine": "llama.cpp", "weight_dtype": "q4_k_m"}})
+    bench = bench_in(LLAMA)
+    assert bench is not None
+    assert "each by itself" in bench.of(llama)[1][-1].message
+
+
 @pytest.mark.parametrize(
     ("said", "field"),
     [

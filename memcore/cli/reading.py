@@ -425,7 +425,7 @@ def _figures(text: str) -> Bench:
         except argparse.ArgumentTypeError as e:
             raise refusal("", f"{e}; say a server's figures as tpot:14ms,ttft:0.9") from None
     token, first, rate = (found.get(name, 0.0) for name in FIGURES.values())
-    return Bench("the server", token, first, rate)
+    return Bench("", token, first, rate)
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from memcore.words.engines import ENGINES, LLAMA_CPP, TENSORRT_LLM
 
 MOST_BYTES = 64_000_000  # with every request's own figures; more is no benchmark's output
 CLOSED = "closed"  # the word of serve.arrivals
+LLAMA_BENCH = "llama-bench"
 SAME = 0.02  # share by which a load may differ from the plan's: tokenizers add some tokens
 KNOWN = (
     "read are what vllm bench serve, SGLang's bench_serving, trtllm-bench, genai-perf, AIPerf and "
@@ -34,7 +35,7 @@ KNOWN = (
 class Bench:
     """What a benchmark says; 0 or '' where it does not.
 
-    program        whose output it is
+    program        whose output it is; '' of figures that somebody says
     token, first   mean seconds per output token, and to the first one
     rate           output tokens per second of all requests
     prompt, output    mean tokens of a request; at_once: requests at all times
@@ -54,8 +55,9 @@ class Bench:
 
     def of(self, plan: Plan) -> tuple[Benched, list[Issue]]:
         """The plan's server as it was measured, and what of the plan's load was changed to that of
-        the benchmark. Requests are taken to be as many at all times. Raises PlanError where it says
-        that another model, engine or number of ranks was measured, or a load that no plan has."""
+        the benchmark, or is taken since that does not say it. Requests are taken to be as many at
+        all times. Raises PlanError where it says that another model, engine or number of ranks was
+        measured, or a load that no plan has."""
         if wrong := list(self._others(plan)):
             raise PlanError(wrong)
         load = {"serve.prompt_len": self.prompt, "serve.output_len": self.output}
@@ -70,6 +72,15 @@ class Bench:
             Issue(path, f"{value:,} of the benchmark, in place of {get(plan, path):,} of its plan")
             for path, value in changes.items()
         ]
+        if self.program:
+            told += [
+                Issue(path, f"{get(plan, path):,} of the plan, since the benchmark does not say it")
+                for path, value in load.items()
+                if not value
+            ]
+        if self.program == LLAMA_BENCH and self.token and self.first:
+            said = "llama-bench measures prompt and tokens each by itself: read as of one request"
+            told.append(Issue("serve.prompt_len", said))
         return Benched(ran, self.token, self.first, 0.0 if self.token else self.rate), told
 
     def _others(self, plan: Plan) -> Iterator[Issue]:
@@ -225,7 +236,7 @@ def _word(said: Mapping[str, Any], name: str) -> str:
 # --- lines of a log ------------------------------------------------------------------------------
 
 _LINE = re.compile(
-    r"^\s*([A-Za-z][^:\n]{2,70}):\s+([\d.]{1,20}(?:e[+-]?\d{1,3})?)\s*$", re.M | re.I
+    r"^[ \t]*([A-Za-z][^:\n]{2,70}):[ \t]+([\d.]{1,20}(?:e[+-]?\d{1,3})?)[ \t\r]*$", re.M | re.I
 )
 # How vLLM and SGLang, and TensorRT-LLM, call the same.
 _CALLED = {
@@ -247,8 +258,8 @@ _MEASURED = {name for names in ("token", "first", "rate") for name in _CALLED[na
 def _lines(content: str) -> list[Bench]:
     """Results that vLLM, SGLang or TensorRT-LLM printed, each a figure a line."""
     found: list[dict[str, float]] = [{}]
-    for name, number in _LINE.findall(content):
-        value = _plain(number)
+    for before, number in _LINE.findall(content):
+        name, value = before.rpartition("|")[2].strip(), _plain(number)
         if name in found[-1] and name in _MEASURED and found[-1][name] != value:
             found.append({})  # another result
         found[-1][name] = value
@@ -361,7 +372,7 @@ def _llama(rows: Sequence[_Row]) -> list[Bench]:
 
 def _of_llama(read: _Row, make: _Row) -> Bench:
     return Bench(
-        "llama-bench",
+        LLAMA_BENCH,
         1 / make.rate if make.rate else 0.0,
         read.prompt / read.rate if read.rate else 0.0,
         prompt=read.prompt or make.depth or 1,

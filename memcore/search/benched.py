@@ -45,6 +45,7 @@ SAID = {
 WHAT = {FIRST: "The first token", TOKEN: "A token"}
 FELT = {FIRST: "to the first token", TOKEN: "a token"}
 COMPARED = (VLLM, SGLANG, TENSORRT_LLM)
+KINDS = {"Hopper", "Blackwell"}  # GPUs that were compared with each other, all with HBM
 TWICE = 2  # requests at once, up to which loads are near
 CLOSED = "closed"  # arrivals of a loop in which one request that ends makes another come
 LENGTH = tuple(
@@ -70,6 +71,7 @@ class Server:
     words    how it serves, whatever the load; ranks: of tensor, pipeline and experts
     load     lengths of requests; at_once: how many on one replica
     closed   whether as many are there at all times, as in all that was measured
+    kind     the GPU's architecture, where its memory is HBM; else ''
     """
 
     engine: str
@@ -80,11 +82,12 @@ class Server:
     load: tuple[Any, ...]
     at_once: int
     closed: bool
+    kind: str
 
 
 def server(plan: Plan) -> Server:
     """A plan's server."""
-    m, s = plan.architecture, plan.serve
+    m, s, gpu = plan.architecture, plan.serve, plan.accelerator
     left = {*LENGTH, *(f"serve.{name}" for name in BESIDE)}
     words = [getattr(s, name) for name in type(s).model_fields if f"serve.{name}" not in left]
     sizes = (m.family, m.hidden_size, m.layers, m.intermediate_size, m.experts, m.vocab_size)
@@ -92,12 +95,13 @@ def server(plan: Plan) -> Server:
         plan.engine, plan.accelerator.label, sizes, (plan.weight_dtype, *words),
         (plan.serving_tp, plan.serving_pp, plan.parallel.ep),
         tuple(get(plan, path) for path in LENGTH), s.concurrency, s.arrivals == CLOSED,
+        gpu.architecture.partition(" ")[0] if gpu.memory_kind.startswith("HBM") else "",
     )  # fmt: skip
 
 
 def distance(one: Server, other: Server) -> str:
     """How near two servers are, by one of the words above; OTHER where nothing was compared: of
-    another engine, that differ in several ways, or where requests come as they will."""
+    another engine or kind of GPU, that differ in several ways, or that are no closed loop."""
     if one == other:
         return OWN
     if one.engine != other.engine or not (one.closed and other.closed):
@@ -110,7 +114,8 @@ def distance(one: Server, other: Server) -> str:
         near = max(one.at_once, other.at_once) <= TWICE * min(one.at_once, other.at_once)
         return NEAR if near else LOAD
     if "gpu" in apart:
-        return GPU if apart == {"gpu"} else OTHER
+        kinds = {one.kind, other.kind} <= KINDS
+        return GPU if apart == {"gpu"} and kinds else OTHER
     return MODEL if "model" in apart else WORDS if "words" in apart else RANKS
 
 

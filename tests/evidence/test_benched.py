@@ -2,9 +2,11 @@
 
 import pytest
 
+from app import tables
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
 from memcore.evidence import benched as evidence
+from memcore.evidence import markdown
 from memcore.evidence.calibration import within
 from memcore.evidence.engines import Spread, engines_table
 from memcore.plan.benched import Benched
@@ -115,6 +117,8 @@ def test_what_differs_twice_or_comes_as_it_will_was_never_compared() -> None:
     of = server(PLAN)
     twice = PLAN.with_changes({"cluster.gpu": "h200-sxm-141gb", "serve.tp": 4})
     assert distance(of, server(twice)) == OTHER
+    board = PLAN.with_changes({"cluster.gpu": "rtx-6000-ada-48gb", "cluster.node": None})
+    assert distance(of, server(board)) == OTHER
     poisson = PLAN.changed("serve.arrivals", "poisson")
     assert distance(server(poisson), server(poisson.changed("serve.concurrency", 64))) == OTHER
     # Room, limits and targets are no other server.
@@ -150,6 +154,27 @@ def test_another_load_is_moved_by_what_they_have_in_common() -> None:
     beyond = beside(other, Benched(PLAN, 2 * most * then.tpot_seconds)).token
     assert beyond is not None
     assert beyond.factor == pytest.approx(2 * shared(most, in_common(TOKEN, NEAR).share, (0, most)))
+
+
+@pytest.mark.parametrize("at", [OWN, NEAR, LOAD, LENGTHS, GPU])
+def test_what_is_as_predicted_moves_nothing_and_what_is_slower_slows(at: str) -> None:
+    then, other = evaluate(PLAN).serve, PLAN.with_changes(APART[at])
+    now, factors = evaluate(other).serve, []
+    for off in (0.9, 1.0, 1.1, 1.5, 3.0):
+        found = beside(other, Benched(PLAN, off * then.tpot_seconds))
+        assert found.token is not None
+        factors.append(found.token.factor)
+        if off == 1:
+            assert found.token.calibrated_seconds == pytest.approx(now.tpot_seconds)
+            assert found.tokens_per_second == pytest.approx(now.tokens_per_second)
+    assert factors == sorted(factors)
+    assert factors[0] < 1 < factors[-1]
+
+
+def test_the_page_shows_the_table_of_the_docs() -> None:
+    assert tables.benchmarks() == [
+        dict(zip(markdown.BENCHED, row, strict=True)) for row in markdown.benched_rows()
+    ]
 
 
 def test_on_another_gpu_the_first_token_stays_as_predicted() -> None:

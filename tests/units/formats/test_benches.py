@@ -173,6 +173,12 @@ def test_what_says_nothing_is_refused(text: str) -> None:
         bench_of(text.encode())
 
 
+def test_lines_may_have_something_before_them_and_a_text_may_be_long() -> None:
+    before = "".join(f"bench-0  | {line}\n" for line in vllm().splitlines())
+    assert bench_in(before) == bench_in(vllm())
+    assert bench_in("\n" * 500_000 + "|" * 100_000 + " " * 100_000) is None
+
+
 def test_several_results_are_refused() -> None:
     for text in (vllm() + vllm(15.0), "\n".join([document(**OF_VLLM)] * 2),
                  json.dumps([*OF_LLAMA, OF_LLAMA[0] | {"n_prompt": 1024}])):  # fmt: skip
@@ -188,6 +194,17 @@ def test_the_load_is_the_benchmarks() -> None:
     assert found.plan == PLAN.with_changes({"serve.arrivals": "closed", "serve.concurrency": 48})
     assert [issue.field for issue in told] == ["serve.concurrency"]
     assert "48" in told[0].message
+
+
+def test_what_of_the_load_is_not_said_is_told() -> None:
+    told = Bench("genai-perf", 0.014, prompt=1024.0).of(PLAN)[1]
+    assert [issue.field for issue in told] == ["serve.output_len", "serve.concurrency"]
+    assert "does not say it" in told[0].message
+    assert Bench("", 0.014).of(PLAN)[1] == []  # somebody says the figures of this very plan
+    llama = Plan.of({"serve": {"engine": "llama.cpp", "weight_dtype": "q4_k_m"}})
+    bench = bench_in(LLAMA)
+    assert bench is not None
+    assert "each by itself" in bench.of(llama)[1][-1].message
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,12 @@ class Draft:
         """What a program does where no file says a key; the first program that is asked counts."""
         self.defaults.setdefault(path, (value, key))
 
+    def keeps_checkpoints(self, usual: int, key: str) -> None:
+        """How many saved checkpoints a program keeps that was told when to save and not how many:
+        `usual`; 0: all."""
+        if "run.save_steps" in self.fields:
+            self.otherwise("run.save_total_limit", usual, key)
+
     def settle(self, around: Around) -> None:
         """What the programs do where no file said it."""
         for decide in self.later:

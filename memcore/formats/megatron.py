@@ -195,6 +195,7 @@ def arguments(keys: Keys, draft: Draft) -> None:
     """What Megatron's options say."""
     for path, how, *named in (
         ("train.micro_batch", positive, "micro_batch_size", "batch_size"),
+        ("run.save_steps", positive, "save_interval"),
         ("train.seq_len", positive, "seq_length", "encoder_seq_length"),
         ("parallel.tp", positive, "tensor_model_parallel_size", "model_parallel_size"),
         ("parallel.pp", positive, "pipeline_model_parallel_size"),
@@ -208,6 +209,7 @@ def arguments(keys: Keys, draft: Draft) -> None:
         ("train.optimizer", word({"adam": "adamw", "sgd": "sgd", "muon": "muon"}), "optimizer"),
     ):
         draft.read(keys, path, how, *named)
+    draft.keeps_checkpoints(0, "--save-interval")
     draft.put("train.framework", "megatron", "Megatron's arguments")
     draft.put("train.kernels", "megatron", "Megatron's arguments")
     draft.otherwise("train.optimizer", "adamw", "--optimizer")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.errors import shown
-from memcore.formats.found import Draft, Keys, harmless, positive, word
+from memcore.formats.found import Draft, Keys, harmless, positive, whole, word
 
 # Presets of the flavours that have one.
 MODELS = {
@@ -97,6 +97,11 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         (parallel, "parallel.schedule", word(SCHEDULES), "pipeline_parallel_schedule"),
     ):
         draft.read(section, path, how, *named)
+    saved = keys.get("checkpoint", none)
+    if saved.on("enable") or saved.on("enable_checkpoint"):
+        draft.read(saved, "run.save_steps", positive, "interval")
+        draft.read(saved, "run.save_total_limit", whole, "keep_latest_k")
+        draft.keeps_checkpoints(10, "checkpoint.keep_latest_k")
     draft.otherwise("train.micro_batch", 8, "training.local_batch_size")
     draft.otherwise("train.seq_len", 2048, "training.seq_len")
     draft.otherwise("train.attention", "sdpa", "model.attn_backend")

@@ -345,9 +345,12 @@ def read(
         ("train.loader_prefetch", positive, "dataloader_prefetch_factor"),
         ("train.loader_pin_memory", flag, "dataloader_pin_memory"),
         ("train.offload_activations", _to_host, "activation_offloading"),
+        ("run.save_steps", positive, "save_steps"),
+        ("run.save_total_limit", positive, "save_total_limit"),
         *(OF_AXOLOTL if program == AXOLOTL else ()),
     ):
         draft.read(keys, path, how, *named)
+    draft.keeps_checkpoints(0, "save_total_limit")
     keys.take("packing", "sample_packing", "neat_packing", "pad_to_sequence_len")  # as planned
     if str(keys.values.get("device_map")) == AUTO:
         draft.later.append(_spread)

@@ -360,3 +360,33 @@ def test_a_key_that_no_plan_says_is_told(kind, said):
     key = said.split()[0].strip('-":').replace("-", "_")
     assert any(key in issue.field.replace("-", "_") or (key in ("bf16",) and "bf16" in issue.field)
                for issue in read.left), [str(issue) for issue in read.left]  # fmt: skip
+
+
+TITAN = (
+    '[job]\ndump_folder = "out"\n[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\n[parallelism]\n'
+    "data_parallel_shard_degree = -1\n[checkpoint]\nenable = {}\ninterval = 250\n{}\n"
+)
+MEGATRON = (
+    "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 "
+    "--num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 "
+    "--micro-batch-size 1 --bf16 {}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "steps", "kept"),
+    [  # transformers and Megatron keep all unless they are told; torchtitan ten
+        ("job.yaml", FACTORY.format("Qwen/Qwen3-8B", "full") + "save_steps: 500\n", 500, 0),
+        ("job.yaml", AXOLOTL + "save_steps: 100\nsave_total_limit: 3\n", 100, 3),
+        ("job.yaml", AXOLOTL + "save_total_limit: 3\n", 0, 3),
+        ("job.yaml", AXOLOTL, 0, 2),
+        ("run.sh", MEGATRON.format("--save-interval 1000"), 1000, 0),
+        ("run.sh", MEGATRON.format(""), 0, 2),
+        ("job.toml", TITAN.format("true", "keep_latest_k = 5"), 250, 5),
+        ("job.toml", TITAN.format("true", ""), 250, 10),
+        ("job.toml", TITAN.format("false", ""), 0, 2),
+    ],
+)
+def test_checkpoints_are_saved_as_often_as_files_say(name, content, steps, kept):
+    run = found(content, name).plan.run
+    assert (run.save_steps, run.save_total_limit) == (steps, kept)

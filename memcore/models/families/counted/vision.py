@@ -179,7 +179,7 @@ def _swin_sizes(k: Keys) -> tuple[list[tuple[int, int, int]], int]:
     return stages, k.count("window_size", 7)
 
 
-def _swin(second: bool) -> Callable[[Keys], int]:
+def _swin(second: bool, normed: bool = True) -> Callable[[Keys], int]:
     """Windows of patches, in stages of which each joins four patches of the one before."""
 
     def count(k: Keys) -> int:
@@ -201,7 +201,7 @@ def _swin(second: bool) -> Callable[[Keys], int]:
             if i < len(stages) - 1:
                 found += 4 * wide * 2 * wide + norm(2 * wide if second else 4 * wide)
         last = stages[-1][0]
-        found += norm(last)
+        found += norm(last) if normed else 0
         if k.head == MASKED_IMAGES:
             stride = k.count("encoder_stride", 32)
             found += linear(last, stride**2 * k.count("num_channels", 3))
@@ -381,6 +381,7 @@ COUNTED: dict[str, Family] = {
     "swin": counted(
         _swin(False), image_classes("Swin") | {"SwinForMaskedImageModeling": MASKED_IMAGES}
     ),
+    "donut-swin": counted(_swin(False, normed=False), image_classes("DonutSwin")),
     "swinv2": counted(
         _swin(True), image_classes("Swinv2") | {"Swinv2ForMaskedImageModeling": MASKED_IMAGES}
     ),

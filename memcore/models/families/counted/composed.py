@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from memcore.models.config import Keys
-from memcore.models.families.counted.family import as_many, counted, counts, of_encoder
+from memcore.models.families.counted.family import counted, counts, of_encoder
 from memcore.models.families.counted.parts import SAM_VISION, part
-from memcore.models.families.counted.vision import FOUND, SEGMENTS
+from memcore.models.families.counted.vision import FOUND, SEGMENTS, resnet
 from memcore.models.families.family import Family, labels
 from memcore.models.sizes import (
     attention,
@@ -315,7 +315,7 @@ def _backbone(k: Keys) -> tuple[int, int]:
     keys = Keys({**read, "num_channels": read.get("num_channels", k.count("num_channels", 3))}, {})
     if keys.config.get("model_type", "resnet") != "resnet":
         k.fail("backbone_config.model_type", "is counted where it is resnet")
-    convolved, last = resnet_convolutions(keys)
+    last, convolved = resnet(keys, frozen=True)
     k.absorb("backbone_config", keys)
     return last, convolved
 
@@ -393,27 +393,6 @@ def _pix2struct(k: Keys) -> int:
     k.absorb("vision_config", own)
     k.absorb("text_config", text)
     return found
-
-
-def resnet_convolutions(k: Keys) -> tuple[int, int]:
-    """Parameters of a ResNet's convolutions without its norms, and the width of what it makes."""
-    widths = counts(k, "hidden_sizes", (256, 512, 1024, 2048))
-    depths, stem = counts(k, "depths", (3, 4, 6, 3)), k.count("embedding_size", 64)
-    if not as_many(k, depths=depths, hidden_sizes=widths):
-        return 1, 1
-    narrow = k.word("layer_type", "bottleneck", {"bottleneck": "narrow", "basic": ""})
-    early = k.flag("downsample_in_first_stage", False)
-    found, before = k.count("num_channels", 3) * stem * 49, stem
-    for i, (width, layers) in enumerate(zip(widths, depths, strict=False)):
-        for j in range(layers):
-            strides = j == 0 and (i > 0 or early)
-            found += before * width if before != width or strides else 0
-            middle = width // 4
-            found += (
-                middle * (before + 9 * middle + width) if narrow else 9 * width * (before + width)
-            )
-            before = width
-    return found, before
 
 
 COUNTED: dict[str, Family] = {

@@ -412,11 +412,36 @@ CASES += [
     ("switch_transformers", "SwitchTransformers", "Model",
      [{"d_model": 96, "num_layers": 5, "num_decoder_layers": 6, "encoder_sparse_step": 3,
        "decoder_sparse_step": 2, "num_experts": 3}]),
+    ("albert", "Albert", "ForPreTraining", [SMALL]),
+    ("mobilebert", "MobileBert", "Model", [{"classifier_activation": False}]),
+    ("pix2struct", "Pix2Struct", "ForConditionalGeneration", [{"tie_word_embeddings": True}]),
+    ("parakeet_encoder", "Parakeet", "Encoder", [TOWER | {"num_key_value_heads": 2}]),
     ("trocr", "TrOCR", "ForCausalLM", [{"d_model": 96, "decoder_layers": 2}]),
     ("vaultgemma", "VaultGemma", "ForCausalLM", [LAST | {"attention_bias": True}]),
     ("videomae", "VideoMAE", "ForPreTraining", [SEEN | {"use_mean_pooling": False}]),
     ("vivit", "Vivit", "Model", [SEEN | {"pooler_output_size": 50}]),
     ("xmod", "Xmod", "Model", [SMALL | {"pre_norm": True}]),
+]  # fmt: skip
+
+# An encoder of images before a decoder of text, and LLaVA with other towers and texts.
+VIT = {"model_type": "vit"} | TOWER
+CROSSED = {"is_decoder": True, "add_cross_attention": True}
+CASES += [
+    ("donut-swin", "DonutSwin", IMAGES, [{}, STAGES | {"window_size": 8, "qkv_bias": False}]),
+    ("vision-encoder-decoder", "VisionEncoderDecoder", "Model", [
+        {"encoder": VIT, "decoder": CROSSED | {"model_type": "trocr", "decoder_layers": 2,
+         "d_model": 256, "vocab_size": 5001, "cross_attention_hidden_size": 384}},
+        {"encoder": {"model_type": "donut-swin"} | STAGES, "decoder": CROSSED | BOTH_WAYS | {
+            "model_type": "mbart", "add_final_layer_norm": True}},
+        {"encoder": VIT, "decoder": CROSSED | BOTH_WAYS | {"model_type": "bart"}},
+        {"encoder": VIT, "decoder": CROSSED | {"model_type": "gpt2", "n_embd": 96, "n_layer": 2,
+                                               "n_head": 4}},
+        {"encoder": VIT, "decoder": CROSSED | TOWER | {"model_type": "bert"}},
+        {"encoder": VIT, "decoder": CROSSED | TOWER | {"model_type": "roberta"}}]),
+    ("llava", "Llava", "ForConditionalGeneration", [
+        {"text_config": LITTLE | {"model_type": text}, "vision_config": HEWN | {"model_type": eye},
+         "vision_feature_layer": -1}
+        for text, eye in (("mistral", "pixtral"), ("qwen2", "siglip_vision_model"))]),
 ]  # fmt: skip
 
 # The same of flash-linear-attention, whose files name no class.

@@ -24,6 +24,7 @@ from memcore.models.families import (
     dialects,
     drafts,
     gemma4,
+    llava,
     nemotron_nas,
     qwen_tower,
     siglip,
@@ -75,6 +76,9 @@ _SHARED = "several of its layers are one set of weights, whose gradients are add
 UNPLANNED = {"zamba": _SHARED}
 
 
+A_SIZE = "a size such as 7B"
+
+
 def _refuse_unplanned(kind: str) -> None:
     if kind in UNPLANNED:
         message = f"architecture {shown(kind)} is not planned: {UNPLANNED[kind]}"
@@ -104,7 +108,7 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     if wrappers.THINKER in config:
         found = from_config(wrappers.thinker(config), label)
         return replace(found, notes=(*found.notes, wrappers.NO_TALKER))
-    if wrappers.MIXED in config:
+    if wrappers.MIXED in config or (kind == "llava" and not llava.plans(config)):
         return _wrapped(config, label)
     twin = TWINS.get(kind)
     family = _family(kind)
@@ -114,7 +118,9 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         _refuse_unplanned(kind)
         message = (
             f"architecture {shown(kind)} is not known yet, and is not approximated; "
-            f"{_known(kind)}. If its layers are one of theirs, name that class in architectures"
+            f"{_known(kind)}. If its layers are one of theirs, name that class in architectures; "
+            "if a language model is a part of it, give that part's config.json; to plan something "
+            f"of its size, give {A_SIZE}"
         )
         raise PlanError([Issue("model.model_type", message)])
     names = {**family.aliases, **(twin.keys if twin else {})}
@@ -193,8 +199,10 @@ def _by_class(config: Mapping[str, Any]) -> str:
 
 def _known(kind: str) -> str:
     """How many architectures are known instead of one, and which have a name like it."""
-    like = difflib.get_close_matches(kind[:40], FAMILIES, cutoff=0.7)
-    return f"{len(FAMILIES)} others are" + (f", such as {', '.join(like)}" if like else "")
+    planned, only = {**FAMILIES, **TWINS}, counted.COUNTED.keys() - FAMILIES.keys()
+    like = difflib.get_close_matches(kind[:40], [*planned, *only], cutoff=0.7)
+    others = f"{len(planned)} others are planned and {len(only)} more are counted"
+    return others + (f", such as {', '.join(like)}" if like else "")
 
 
 NO_HEAD = (
@@ -212,7 +220,8 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
         _refuse_unplanned(kind)
         message = (
             f"architecture {shown(kind)} is not known yet, nor, as the language model inside it, "
-            f"{shown(inside)}; neither is approximated; {_known(str(inside))}"
+            f"{shown(inside)}; neither is approximated; {_known(str(inside))}. To plan something "
+            f"of its size, give {A_SIZE}"
         )
         raise PlanError([Issue(f"model.{place}.model_type", message)])
     try:

@@ -6,7 +6,9 @@ published), without the class token; the layer behind it runs and is read by nob
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from memcore.errors import shown
 from memcore.layers.ops import HIDDEN, activation, token_embedding, unread
@@ -40,6 +42,16 @@ def part(k: Keys, key: str, kind: str, known: dict[str, Family], defaults: dict[
     model = known[word].config(keys)
     k.absorb(key, keys)
     return model
+
+
+def plans(config: Mapping[str, Any]) -> bool:
+    """Whether a LLaVA has a tower and a text that it is planned with."""
+    for key, known in (("text_config", TEXT), ("vision_config", ("clip_vision_model",))):
+        inside = config.get(key)
+        kind = inside.get("model_type") if isinstance(inside, Mapping) else None
+        if isinstance(kind, str) and kind not in known:
+            return False
+    return True
 
 
 def _config(k: Keys) -> Model:

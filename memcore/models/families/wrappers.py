@@ -118,7 +118,8 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     for name in classes if isinstance(classes, list) else []:
         if not isinstance(name, str) or not name.endswith(SUFFIXES):
             message = f"{shown(name)} is not planned; of a model with a {where}, those that "
-            message += f"end in {' or '.join(SUFFIXES)} are"
+            message += f"end in {' or '.join(SUFFIXES)} are. To plan the language model in this "
+            message += f"{shown(config['model_type'])}, give its {where} as the config.json"
             raise PlanError([Issue("model.architectures", message)])
     inner = {"model_type": known.text, **known.assumes, **text} if known else dict(text)
     for key in OF_THE_WHOLE:

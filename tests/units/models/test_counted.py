@@ -61,6 +61,28 @@ def test_what_cannot_be_counted_is_refused_by_its_key(own, key):
         from_config(SWIN | own)
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "seamless_m4t"}, "a size such as 7B"),
+        ({"model_type": "aimv2", "architectures": ["Aimv2Model"], "text_config": {}},
+         "give its text_config as the config.json"),
+        ({"model_type": "blt", "decoder_config": {"model_type": "blt_local_decoder"}},
+         "a size such as 7B"),
+        ({"model_type": "vision-encoder-decoder", "decoder": {"model_type": {}}},
+         "decoder.model_type"),
+        ({"model_type": "helium", "hidden_size": 96, "num_hidden_layers": 2, "head_dim": 32,
+          "num_attention_heads": 4, "num_key_value_heads": 4},
+         "times num_attention_heads must be hidden_size"),
+        ({"model_type": "rembert", "hidden_size": 1152, "num_hidden_layers": 2,
+          "add_cross_attention": True}, "add_cross_attention"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_what_to_do(config, said):
+    with pytest.raises(PlanError, match=said):
+        from_config(config)
+
+
 @pytest.mark.oracle
 def test_transformers_still_counts_so():
     pytest.importorskip("transformers", reason="asks transformers: pip install '.[oracle]'")

@@ -79,6 +79,10 @@ ENDS: dict[str, Like] = {
 # The same of architectures whose classifiers are not alike.
 _CHOOSES = Like(lambda of: of("Model") + of.classifier, ("Model", TOKENS))
 APART = {
+    "AlbertForPreTraining": Like(
+        lambda of: of(MASKED) + of(SEQUENCES) - of(TOKENS, num_labels=1) + of.classifier,
+        (MASKED, SEQUENCES, TOKENS),
+    ),
     "BigBirdForMultipleChoice": _CHOOSES,
     "BigBirdForPreTraining": Like(lambda of: of(MASKED) + 2 * of.classifier, (MASKED, TOKENS)),
     "ConvBertForMultipleChoice": _CHOOSES,

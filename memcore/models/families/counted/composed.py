@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from memcore.models.config import Keys
-from memcore.models.families.counted.family import as_many, counted, counts, of_encoder
+from memcore.models.families.counted.family import counted, counts, of_encoder
 from memcore.models.families.counted.parts import SAM_VISION, part
-from memcore.models.families.counted.vision import FOUND, SEGMENTS
+from memcore.models.families.counted.vision import FOUND, SEGMENTS, resnet
 from memcore.models.families.family import Family, labels
 from memcore.models.sizes import (
     attention,
@@ -25,6 +25,7 @@ from memcore.tape.structure import (
     CLASSIFICATION,
     EMBEDDING,
     LABELLED,
+    MASKED,
     SPANS,
 )
 
@@ -227,16 +228,15 @@ def _parakeet(k: Keys) -> int:
     k.divides("hidden_size", width, "num_attention_heads", heads)
     bias, mixed = k.flag("attention_bias", True), k.flag("convolution_bias", True)
     halvings = k.count("subsampling_factor", 8).bit_length() - 1
-    bins = k.count("num_mel_bins", 80)
-    for _ in range(halvings):
-        stride = k.count("subsampling_conv_stride", 2)
-        bins = (bins + 2 * ((kernel - 1) // 2) - kernel) // stride + 1
+    bins = k.count("num_mel_bins", 80) // k.count("subsampling_conv_stride", 2) ** halvings
+    kv = k.count_or("num_key_value_heads", heads) * (width // heads)
     found = convolution(1, narrow, kernel, kernel) + linear(narrow * bins, width)
     found += (halvings - 1) * (
         convolution(narrow, narrow, kernel, kernel, groups=narrow) + linear(narrow, narrow)
     )
     layer = (
-        2 * mlp(width, inner, bias) + attention(width, bias) + width**2 + 2 * width
+        2 * (mlp(width, inner, bias) + linear(width, width, bias) + linear(width, kv, bias))
+        + width**2 + 2 * width
         + linear(width, 2 * width, mixed) + 6 * norm(width)
         + convolution(width, width, side, bias=mixed, groups=width)
         + linear(width, width, mixed)
@@ -249,6 +249,50 @@ def _parakeet_ctc(k: Keys) -> int:
     return encoder.parameters + linear(
         encoder.count("hidden_size", 1024), k.count("vocab_size", 1025)
     )
+
+
+ALONE = {"add_cross_attention": False, "is_decoder": False}
+
+
+def _writes(k: Keys) -> tuple[int, int]:
+    """Width and parameters of a decoder that reads an encoder in each layer."""
+    own = k.within("decoder")
+    kind = own.config.get("model_type", "trocr")
+    if kind in ("bart", "mbart"):
+        width = own.count("d_model", 1024)
+        layers, inner = own.count("decoder_layers", 12), own.count("decoder_ffn_dim", 4096)
+        vocab, rows = own.count("vocab_size", 50_265), own.count("max_position_embeddings", 1024)
+        found = layers * (encoder_layer(width, inner) + attention(width) + norm(width))
+        found += (vocab + rows + 2) * width + norm(width) * (2 if kind == "mbart" else 1)
+        found += 0 if own.flag("tie_word_embeddings", True) else vocab * width
+        k.absorb("decoder", own)
+        return width, found
+    if kind == "trocr":
+        read = part(k, "decoder", kind, head=CAUSAL)
+        return read.count("d_model", 1024), read.parameters
+    heads = {"gpt2": CAUSAL, "bert": MASKED, "roberta": MASKED, "xlm-roberta": MASKED}
+    if not isinstance(kind, str) or kind not in heads:
+        k.fail("decoder.model_type", f"is counted where it is one of trocr, bart, mbart or "
+               f"{', '.join(heads)}")  # fmt: skip
+        return 1, 1
+    read = part(k, "decoder", kind, head=heads[kind], own=ALONE)
+    width = read.count("n_embd" if kind == "gpt2" else "hidden_size", 768)
+    layers = read.count("n_layer" if kind == "gpt2" else "num_hidden_layers", 12)
+    return width, read.parameters + layers * (attention(width) + norm(width))
+
+
+def _sees_and_writes(k: Keys) -> int:
+    """Any encoder of images, and any decoder of text: TrOCR, Donut, Nougat."""
+    seen = part(k, "encoder", "vit")
+    wide = seen.keys.config.get("hidden_size")
+    if wide is None and "embed_dim" in seen.keys.config:
+        stages = len(counts(seen.keys, "depths", (2, 2, 6, 2)))
+        wide = seen.count("embed_dim", 96) << (stages - 1)
+    width, found = _writes(k)
+    narrow = k.within("decoder").config.get("cross_attention_hidden_size")
+    leads = type(wide) is int and wide != width and narrow is None
+    into = linear(int(wide or 0), width) if leads else 0
+    return seen.parameters + found + into
 
 
 RESNET = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
@@ -271,7 +315,7 @@ def _backbone(k: Keys) -> tuple[int, int]:
     keys = Keys({**read, "num_channels": read.get("num_channels", k.count("num_channels", 3))}, {})
     if keys.config.get("model_type", "resnet") != "resnet":
         k.fail("backbone_config.model_type", "is counted where it is resnet")
-    convolved, last = resnet_convolutions(keys)
+    last, convolved = resnet(keys, frozen=True)
     k.absorb("backbone_config", keys)
     return last, convolved
 
@@ -343,32 +387,12 @@ def _pix2struct(k: Keys) -> int:
     width, inner = text.count("hidden_size", 768), text.count("d_ff", 2048)
     heads, vocab = text.count("num_heads", 12), text.count("vocab_size", 50_244)
     layer = 8 * width**2 + 3 * width * inner + 3 * width
-    found += 2 * vocab * width + text.count("num_layers", 12) * layer + width
+    tied = k.flag("tie_word_embeddings", False)
+    found += (1 if tied else 2) * vocab * width + text.count("num_layers", 12) * layer + width
     found += text.count("relative_attention_num_buckets", 32) * heads
     k.absorb("vision_config", own)
     k.absorb("text_config", text)
     return found
-
-
-def resnet_convolutions(k: Keys) -> tuple[int, int]:
-    """Parameters of a ResNet's convolutions without its norms, and the width of what it makes."""
-    widths = counts(k, "hidden_sizes", (256, 512, 1024, 2048))
-    depths, stem = counts(k, "depths", (3, 4, 6, 3)), k.count("embedding_size", 64)
-    if not as_many(k, depths=depths, hidden_sizes=widths):
-        return 1, 1
-    narrow = k.word("layer_type", "bottleneck", {"bottleneck": "narrow", "basic": ""})
-    early = k.flag("downsample_in_first_stage", False)
-    found, before = k.count("num_channels", 3) * stem * 49, stem
-    for i, (width, layers) in enumerate(zip(widths, depths, strict=False)):
-        for j in range(layers):
-            strides = j == 0 and (i > 0 or early)
-            found += before * width if before != width or strides else 0
-            middle = width // 4
-            found += (
-                middle * (before + 9 * middle + width) if narrow else 9 * width * (before + width)
-            )
-            before = width
-    return found, before
 
 
 COUNTED: dict[str, Family] = {
@@ -393,6 +417,8 @@ COUNTED: dict[str, Family] = {
                                       "MoonshineModel": EMBEDDING}),
     "parakeet_encoder": counted(_parakeet, {"ParakeetEncoder": EMBEDDING}),
     "parakeet_ctc": counted(_parakeet_ctc, {"ParakeetForCTC": "written"}),
+    "vision-encoder-decoder": counted(
+        _sees_and_writes, {"VisionEncoderDecoderModel": CAUSAL}),
     "detr": counted(_detr(False), {"DetrForObjectDetection": FOUND, "DetrModel": EMBEDDING}),
     "table-transformer": counted(_detr(True), {
         "TableTransformerForObjectDetection": FOUND, "TableTransformerModel": EMBEDDING}),

@@ -225,6 +225,7 @@ CONNECTORS: dict[str, tuple[str, Connector]] = {
     "llava_onevision": ("qwen2", _llava(SIGLIP, SIGLIP_384, more=1)),
     "video_llava": ("llama", _llava(CLIP, CLIP_LARGE | {"image_size": 224}, towers=2)),
     "vipllava": ("llama", _vip),
+    "llava": ("llama", _llava(CLIP, CLIP_LARGE)),  # with a tower or a text that is not planned
     "ovis2": ("qwen2", _ovis),
     "paddleocr_vl": ("paddleocr_vl_text", _paddle),
     "blip-2": ("opt", _asked("blip_2")),

@@ -75,6 +75,7 @@ class Encoder:
             k.count("num_hidden_layers", self.layers),
         )  # fmt: skip
         k.divides("hidden_size", r.width, "num_attention_heads", r.heads)
+        k.refuse("add_cross_attention", False, None)
         key, usual = self.embed or ("", 0)
         wide = k.count_or(key, usual or r.width) if key else r.width
         rows = r.vocab
@@ -196,6 +197,8 @@ def _distances(k: Keys) -> int:
 
 def _deberta(r: Read) -> int:
     k = r.keys
+    if k.config.get("pooler_hidden_size") not in (None, r.width):
+        k.fail("pooler_hidden_size", f"is counted where it is hidden_size, {r.width:,}")
     unplaced = not k.flag("position_biased_input", True)
     rows = -k.count("max_position_embeddings", 512) if unplaced else 0
     rows += k.count_or_zero("type_vocab_size", 0)
@@ -267,6 +270,8 @@ def _mobilebert(r: Read) -> int:
     three = wide * (3 if k.flag("trigram_input", True) else 1)
     rows = k.count("max_position_embeddings", 512) + k.count_or_zero("type_vocab_size", 2)
     found = (rows * (width - wide)) + norm(width) + linear(three, width)
+    if k.head in DEFINED and not k.flag("classifier_activation", True):
+        found -= linear(width, width)
     if k.head == MASKED:  # of the head's table a part is the embedding
         found += linear(width, width) + norm(width) + r.vocab * (width - wide)
         found -= linear(width, wide) + norm(wide)

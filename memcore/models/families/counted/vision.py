@@ -179,7 +179,7 @@ def _swin_sizes(k: Keys) -> tuple[list[tuple[int, int, int]], int]:
     return stages, k.count("window_size", 7)
 
 
-def _swin(second: bool) -> Callable[[Keys], int]:
+def _swin(second: bool, normed: bool = True) -> Callable[[Keys], int]:
     """Windows of patches, in stages of which each joins four patches of the one before."""
 
     def count(k: Keys) -> int:
@@ -201,7 +201,7 @@ def _swin(second: bool) -> Callable[[Keys], int]:
             if i < len(stages) - 1:
                 found += 4 * wide * 2 * wide + norm(2 * wide if second else 4 * wide)
         last = stages[-1][0]
-        found += norm(last)
+        found += norm(last) if normed else 0
         if k.head == MASKED_IMAGES:
             stride = k.count("encoder_stride", 32)
             found += linear(last, stride**2 * k.count("num_channels", 3))
@@ -268,27 +268,37 @@ def _normed(width: int, into: int, side: int, groups: int = 1) -> int:
     return convolution(width, into, side, side, bias=False, groups=groups) + norm(into)
 
 
-def _resnet(k: Keys) -> int:
-    """Residual convolutions, with a narrow middle or without."""
+def resnet(k: Keys, frozen: bool = False) -> tuple[int, int]:
+    """Width and parameters of residual convolutions, with a narrow middle or without. frozen: the
+    norms of batches are no parameters."""
     widths = counts(k, "hidden_sizes", (256, 512, 1024, 2048))
     depths, stem = depths_of(k, 3, 4, 6, 3), k.count("embedding_size", 64)
     if not as_many(k, depths=depths, hidden_sizes=widths):
-        return 1
+        return 1, 1
     narrow = k.word("layer_type", "bottleneck", {"bottleneck": "narrow", "basic": ""})
     k.flag("downsample_in_bottleneck", False)
     early = k.flag("downsample_in_first_stage", False)
-    found, before = _normed(k.count("num_channels", 3), stem, 7), stem
+
+    def made(width: int, into: int, side: int) -> int:
+        return _normed(width, into, side) - (norm(into) if frozen else 0)
+
+    found, before = made(k.count("num_channels", 3), stem, 7), stem
     for i, (width, layers) in enumerate(zip(widths, depths, strict=False)):
         for j in range(layers):
             strides = j == 0 and (i > 0 or early)
-            found += _normed(before, width, 1) if before != width or strides else 0
+            found += made(before, width, 1) if before != width or strides else 0
             middle = width // 4
             found += (
-                _normed(before, middle, 1) + _normed(middle, middle, 3) + _normed(middle, width, 1)
-                if narrow else _normed(before, width, 3) + _normed(width, width, 3)
+                made(before, middle, 1) + made(middle, middle, 3) + made(middle, width, 1)
+                if narrow else made(before, width, 3) + made(width, width, 3)
             )  # fmt: skip
             before = width
-    return found + _classes(k, before)
+    return before, found
+
+
+def _resnet(k: Keys) -> int:
+    width, found = resnet(k)
+    return found + _classes(k, width)
 
 
 def _mobilenet_v1(k: Keys) -> int:
@@ -381,6 +391,7 @@ COUNTED: dict[str, Family] = {
     "swin": counted(
         _swin(False), image_classes("Swin") | {"SwinForMaskedImageModeling": MASKED_IMAGES}
     ),
+    "donut-swin": counted(_swin(False, normed=False), image_classes("DonutSwin")),
     "swinv2": counted(
         _swin(True), image_classes("Swinv2") | {"Swinv2ForMaskedImageModeling": MASKED_IMAGES}
     ),

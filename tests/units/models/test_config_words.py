@@ -364,7 +364,7 @@ def test_a_head_s_width_of_olmoe_that_does_not_run_is_refused():
     ("named", "title"),
     [
         ("acme/tuned-8b-chat", "Your tuned-8b-chat"),
-        ("/home/me/models/mine/", "Your mine"),
+        ("/models/mine/", "Your mine"),
         ("x" * 300, f"Your {'x' * 40}"),
         ("a\nb", "Your a?b"),
         *((unnamed, "Your 8.03B llama") for unnamed in (None, "", "./", "..", 3)),

@@ -55,9 +55,9 @@ _helium = with_biases(
 )
 
 
-def _square(k: Keys, label: str) -> Model:
+def _square(k: Keys) -> Model:
     """Helium's last product of attention is as wide as the model, whatever its heads are."""
-    model = _helium(k, label)
+    model = _helium(k)
     if not k.issues and model.heads * model.head_dim != model.hidden_size:
         k.fail("head_dim", f"times num_attention_heads must be hidden_size, {model.hidden_size:,}")
     return model

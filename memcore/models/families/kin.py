@@ -53,16 +53,6 @@ _helium = with_biases(
     out_bias=False,
     rotary_interleaved=True,
 )
-
-
-def _square(k: Keys) -> Model:
-    """Helium's last product of attention is as wide as the model, whatever its heads are."""
-    model = _helium(k)
-    if not k.issues and model.heads * model.head_dim != model.hidden_size:
-        k.fail("head_dim", f"times num_attention_heads must be hidden_size, {model.hidden_size:,}")
-    return model
-
-
 _nemotron = with_biases(
     "nemotron",
     hidden=6144,
@@ -219,7 +209,7 @@ FAMILIES = {
         ("exaone4", "Exaone4", _exaone4, _exaone4_layer, head),
         ("glm", "Glm", partial(_glm, family="glm"), _layer(rms_norm, fused_gated_mlp), head),
         ("glm4", "Glm4", partial(_glm, family="glm4"), _glm4_layer, head),
-        ("helium", "Helium", _square, _layer(_wide_weight), head_behind(_wide_weight)),
+        ("helium", "Helium", _helium, _layer(_wide_weight), head_behind(_wide_weight)),
         ("nemotron", "Nemotron", _nemotron, _layer(_one_plus, up_down_mlp), head_behind(_one_plus)),
         ("olmo", "Olmo", _olmo, _layer(_weightless, attends=olmoe.attention),
          head_behind(_weightless)),

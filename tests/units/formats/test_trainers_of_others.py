@@ -363,7 +363,8 @@ def test_a_key_that_no_plan_says_is_told(kind, said):
 
 
 TITAN = (
-    '[job]\ndump_folder = "out"\n[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\n[parallelism]\n'
+    '[job]\ndump_folder = "out"\n[model]\nname = "llama3"\nflavor = "8B"\n'
+    "[training]\nlocal_batch_size = 1\n[parallelism]\n"
     "data_parallel_shard_degree = -1\n[checkpoint]\nenable = {}\ninterval = 250\n{}\n"
 )
 MEGATRON = (

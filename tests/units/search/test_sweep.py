@@ -16,6 +16,7 @@ from memcore.plan.plan import Plan
 from memcore.quantity.reading import QUANTITIES, Values
 from memcore.search import sweep as sweeping
 from memcore.search.sweep import sweep, sweep_in_parts
+from memcore.training.saved import Saved
 
 ROUNDING = 1e-9  # of floating-point sums in another order
 SWEPT = (
@@ -228,7 +229,8 @@ def test_a_field_or_a_number_that_there_is_not_is_refused_by_name():
 def test_a_quantity_is_the_report_s_own_number():
     plan = Plan.of({"run": {"price_per_gpu_hour": 2.5}})
     report = evaluate(plan)
-    x = Values(plan=plan, hardware=plan.accelerator, time=report.time, memory=report.memory)
+    given = {"time": report.time, "memory": report.memory, "saved": Saved.of(plan)}
+    x = Values(plan=plan, hardware=plan.accelerator, **given)
     document = report.to_dict()
     for path in QUANTITIES:
         part, field, *end = path.split(".")

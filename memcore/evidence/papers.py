@@ -104,13 +104,6 @@ def saved(figure: Figure) -> float:
     return float(getattr(run, figure["of"]))
 
 
-def training_share(figure: Figure) -> float:
-    """How much of the time that passes is steps that count."""
-    run = _report(figure).run
-    assert run
-    return run.seconds / run.elapsed_seconds
-
-
 def zero_3_share(figure: Figure) -> float:
     """How many times less states a rank keeps than one GPU alone would."""
     plan = Plan.of(figure["plan"])
@@ -269,7 +262,6 @@ _QUANTITIES: dict[str, Callable[[Figure], float]] = {
         weights,
         states,
         saved,
-        training_share,
         zero_3_share,
         zero_states,
         tier_bytes,

@@ -26,7 +26,7 @@ __all__ = [
     "solve",
     "sweep",
 ]
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 _ROOMS = {
     **dict.fromkeys(("Issue", "PlanError"), "memcore.errors"),
     "Plan": "memcore.plan.plan",

@@ -56,37 +56,22 @@ def _content() -> None:
             alt="Figures as predicted, and calibrated by the measured server",
         )
         parts.small(plain(found.assumed))
-    elif issues := state.refused_server():
-        st.warning(
-            "**It does not calibrate the plan on this page.**\n" + parts.listed(issues),
-            icon=":material/difference:",
-        )
-    with st.container(horizontal=True):
-        if not here:
-            st.button(
-                "Open the server that ran",
-                key="benched_open",
-                on_click=state.replace,
-                args=(by.plan,),
-            )
-        st.button(
-            "Forget the benchmark",
-            key="benched_forget",
-            on_click=state.forget_bench,
-            icon=":material/close:",
-        )
+    ways = ("Open the server that ran", "Forget the benchmark")
+    parts.ran(
+        state.refused_server(), None if here else by.plan, "benched", ways, state.forget_bench
+    )
 
 
 def _said(by: Benched, here: bool) -> str:
     """What was measured of which server."""
     of, s = by.plan, by.plan.serve
-    felt = [f"{seconds_text(by.first)} to the first token"] if by.first else []
-    felt += [f"{seconds_text(by.token)} a token"] if by.token else []
-    felt += [f"{by.rate:,.0f} tokens/s"] if by.rate else []
+    took = [f"{seconds_text(by.first)} to the first token"] if by.first else []
+    took += [f"{seconds_text(by.token)} a token"] if by.token else []
+    took += [f"{by.rate:,.0f} tokens/s"] if by.rate else []
     gpus = f"{of.serving_ranks:,} × {plain(of.accelerator.label)}"
     whose = "This server ran" if here else f"{plain(of.architecture.label)} ran on {gpus}"
     load = f"{s.concurrency:,} at once, {s.prompt_len:,} tokens in and {s.output_len:,} out"
-    return f"**{whose}: {', '.join(felt)}**, with {load}."
+    return f"**{whose}: {', '.join(took)}**, with {load}."
 
 
 def _ask() -> None:

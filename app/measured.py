@@ -98,23 +98,10 @@ def _content() -> None:
             alt="Figures as predicted, and calibrated by the measured step",
         )
         parts.small(plain(found.assumed))
-    elif issues := state.refused_measured():
-        st.warning(
-            "**It does not calibrate the plan on this page.**\n" + parts.listed(issues),
-            icon=":material/difference:",
-        )
-    with st.container(horizontal=True):
-        if not here:
-            st.button(
-                "Open the plan that ran",
-                key="measured_open",
-                on_click=state.replace,
-                args=(of,),
-            )
-        st.button(
-            "Forget the run", key="measured_forget", on_click=state.forget_measured,
-            icon=":material/close:",
-        )  # fmt: skip
+    ways = ("Open the plan that ran", "Forget the run")
+    parts.ran(
+        state.refused_measured(), None if here else of, "measured", ways, state.forget_measured
+    )
 
 
 def _ask() -> None:

@@ -1310,8 +1310,8 @@ class Run(Section):
     target_days: float = number(
         0.0,
         "Done within",
-        "What the whole run may take: how many GPUs that needs is said beside the largest "
-        "micro-batch.",
+        "What the steps of the whole run may take, without saves and failures: how many GPUs "
+        "that needs is said beside the largest micro-batch.",
         "days",
         zero="any",
         within=(0, 100_000),

@@ -12,7 +12,7 @@ from app.text import plain
 from memcore.formats.benches import CLOSED
 from memcore.plan.benched import Benched
 from memcore.plan.plan import title_of
-from memcore.search.benched import FELT
+from memcore.search.benched import LATENCIES
 from memcore.units import seconds_text
 
 TITLE = "Read it beside a benchmark of yours"
@@ -109,7 +109,7 @@ def _given() -> None:
 def in_strip() -> Iterator[Item]:
     """The calibrated seconds beside the predicted ones, or why there are none."""
     if found := state.beside_server():
-        for name, what in FELT.items():
+        for name, what in LATENCIES.items():
             if moved := getattr(found, name):
                 yield Item(
                     f" {what}, calibrated",

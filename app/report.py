@@ -212,8 +212,8 @@ def _run(plan: Plan, run: Run) -> list[Line]:
 
 
 def _calibrated_server(found: BesideServer) -> list[Line]:
-    felt = (("Time to the first token", found.first), ("Time per output token", found.token))
-    lines = [(f"{what}, calibrated", moved.text) for what, moved in felt if moved]
+    latencies = (("Time to the first token", found.first), ("Time per output token", found.token))
+    lines = [(f"{what}, calibrated", moved.text) for what, moved in latencies if moved]
     return [*lines, ("What that rests on", found.assumed)]
 
 

@@ -107,7 +107,7 @@ def _chart(found: Sequence[Load]) -> None:
     """One latency against the rate. A choice in here draws this again, and no more of the page."""
     state.whole_page_where_asked()
     plan = state.plan()
-    felt = st.segmented_control(
+    latency = st.segmented_control(
         "Against the arrival rate",
         stream.load_choices(plan),
         format_func=stream.load_title,
@@ -116,7 +116,7 @@ def _chart(found: Sequence[Load]) -> None:
         key="stream_load",
     )
     plot.chart(
-        stream.load(found, felt, plan),
+        stream.load(found, latency, plan),
         key="stream_load_chart",
         alt="Latency of the plan's own cache against the arrival rate",
     )

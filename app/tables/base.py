@@ -11,7 +11,7 @@ from typing import Any
 from app import palette
 from memcore.plan.plan import Plan
 from memcore.report import Memory
-from memcore.search.benched import FELT, BesideServer
+from memcore.search.benched import LATENCIES, BesideServer
 from memcore.search.calibration import Calibrated
 from memcore.timing.communication import AXES
 from memcore.units import bytes_text, seconds_text
@@ -81,7 +81,7 @@ def context(
     } if calibrated else {}  # fmt: skip
     moved = {
         f"plan seconds {what}{which}": getattr(one, field)
-        for name, what in FELT.items()
+        for name, what in LATENCIES.items()
         if (one := getattr(server, name, None))
         for which, field in (("", "seconds"), (", calibrated", "calibrated_seconds"))
     }
@@ -135,6 +135,6 @@ def axes(names: Sequence[str]) -> str:
     return f": {', '.join(AXES[name] for name in names)}" if names else ""
 
 
-def felt(seconds: float | None) -> str:
+def latency_text(seconds: float | None) -> str:
     """Of a request; '' where none is served."""
     return "" if seconds is None else seconds_text(seconds)

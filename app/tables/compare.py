@@ -14,7 +14,7 @@ from memcore.explain.book import Book
 from memcore.models import catalog
 from memcore.plan.plan import Plan, title_of, value_text
 from memcore.report import Report
-from memcore.search.benched import FELT, BesideServer
+from memcore.search.benched import LATENCIES, BesideServer
 from memcore.search.calibration import Calibrated
 from memcore.search.choices import own_price
 from memcore.search.compare import FIGURES, differing, figures_of
@@ -128,7 +128,7 @@ def compared_calibrated(columns: Sequence[Column]) -> Rows:
     if any(c.calibrated for c in columns):
         texts = {c.name: calibrated_text(c.calibrated) if c.calibrated else "–" for c in columns}
         rows.append({FIGURE: "Step, calibrated by your run", **texts, PATH: ""})
-    for name, what in FELT.items():
+    for name, what in LATENCIES.items():
         moved = {c.name: getattr(c.server, name, None) for c in columns}
         if any(moved.values()):
             texts = {of: one.text if one else "–" for of, one in moved.items()}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from app import exploring
 from app.exploring import PART_NAMES, Sweep
-from app.tables.base import PATH, Rows, felt
+from app.tables.base import PATH, Rows, latency_text
 from app.tables.serve import BESIDE, moved_text
 from app.text import VERDICTS
 from memcore.plan.benched import Benched
@@ -68,8 +68,8 @@ def bookings(found: tuple[Choice, ...], by: Benched | None = None) -> Rows:
             "replicas": c.replicas,
             "users of one": c.users,
             "tokens/s of one": round(c.users / c.each),
-            "first token": felt(c.first),
-            "per token": felt(c.each),
+            "first token": latency_text(c.first),
+            "per token": latency_text(c.each),
             "USD a million tokens": c.cost_out,
             "USD an hour": None if c.price is None else c.price * c.gpus,
             "price of": c.source,

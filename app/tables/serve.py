@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.tables.base import PATH, Rows, felt
+from app.tables.base import PATH, Rows, latency_text
 from memcore.plan.plan import Plan
 from memcore.report import Serve, TogetherMemory
 from memcore.search.benched import FIRST, TOKEN, BesideServer, Moved
@@ -98,7 +98,7 @@ def serving(serve: Serve, concurrency: int) -> Rows:
 def benched(found: BesideServer, serve: Serve) -> Rows:
     """Figures as they are predicted, and as a measured server has them."""
     lines = [
-        (what, felt(moved.seconds), moved.text)
+        (what, latency_text(moved.seconds), moved.text)
         for what, moved in (("Time to first token", found.first),
                             ("Time per output token", found.token))
         if moved
@@ -151,8 +151,8 @@ def limits(
         {
             "question": titles[a.question][0],
             "answer": answer(a) + (f", limited by {LIMITS[a.limit]}" if a.limit else ""),
-            "first token": felt(a.served.ttft_seconds if a.value else None),
-            "per token": felt(a.served.tpot_seconds if a.value else None),
+            "first token": latency_text(a.served.ttft_seconds if a.value else None),
+            "per token": latency_text(a.served.tpot_seconds if a.value else None),
             "tensor parallel": a.plan.serving_tp,
             "value": a.value,
             "ttft_seconds": a.served.ttft_seconds if a.value else None,

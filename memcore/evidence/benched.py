@@ -81,21 +81,21 @@ class Scaled:
         return [s.ratio / shared(other, s.share, far) for other in s.others]
 
 
-def ends(felt: str) -> tuple[float, float]:
+def ends(latency: str) -> tuple[float, float]:
     """Measured over ours, which 9 of 10 points lie between."""
-    every = [(getattr(off, felt), 1.0) for off in offs()]
+    every = [(getattr(off, latency), 1.0) for off in offs()]
     return within(every, FAR), within(every, 1 - FAR)
 
 
 @functools.cache
-def scaled(felt: str, at: str) -> tuple[Scaled, ...]:
+def scaled(latency: str, at: str) -> tuple[Scaled, ...]:
     """Each point by all others at this distance."""
     found = []
     for own, others in _others()[at]:
         of = own.point.engine, own.point.version, own.point.gpu
-        ratios = tuple(getattr(other, felt) for other in others)
-        found.append(Scaled(of, Step("", getattr(own, felt), ratios)))
-    groups = _sums(found, ends(felt))
+        ratios = tuple(getattr(other, latency) for other in others)
+        found.append(Scaled(of, Step("", getattr(own, latency), ratios)))
+    groups = _sums(found, ends(latency))
     over, under = (sum(of) for of in zip(*groups.values(), strict=True))
     shares = {of: (over - a) / (under - b) for of, (a, b) in groups.items()}
     return tuple(Scaled(s.of, replace(s.step, share=shares[s.of])) for s in found)
@@ -132,10 +132,10 @@ def _sums(of: Iterable[Scaled], far: tuple[float, float]) -> dict[Hashable, tupl
     return {of: sums(steps) for of, steps in groups.items()}
 
 
-def share(felt: str, at: str) -> float:
+def share(latency: str, at: str) -> float:
     """What all points at this distance have in common, as steps have it (calibration.common)."""
     over, under = (
-        sum(of) for of in zip(*_sums(scaled(felt, at), ends(felt)).values(), strict=True)
+        sum(of) for of in zip(*_sums(scaled(latency, at), ends(latency)).values(), strict=True)
     )
     found: float = over / under
     return found
@@ -144,25 +144,25 @@ def share(felt: str, at: str) -> float:
 Weighted = list[tuple[float, float]]
 
 
-def errors(felt: str, at: str) -> tuple[Weighted, Weighted]:
+def errors(latency: str, at: str) -> tuple[Weighted, Weighted]:
     """How far predictions are off without their signs, and calibrated ones; each with its
     weight: those of a point together have 1."""
-    of, far = scaled(felt, at), ends(felt)
+    of, far = scaled(latency, at), ends(latency)
     plain = [(abs(1 / s.step.ratio - 1), 1.0) for s in of]
     moved = [(abs(1 / r - 1), 1 / len(s.step.others)) for s in of for r in s.ratios(far)]
     return plain, moved
 
 
-def nearer(felt: str, at: str) -> bool:
+def nearer(latency: str, at: str) -> bool:
     """Whether calibrated ones are nearer, both half of them and eight in ten."""
-    plain, moved = errors(felt, at)
+    plain, moved = errors(latency, at)
     return all(within(moved, share) < within(plain, share) for share in (0.5, EIGHT))
 
 
-def interval(felt: str, at: str) -> tuple[float, float]:
+def interval(latency: str, at: str) -> tuple[float, float]:
     """What eight in ten measured over calibrated seconds lie between, ours always inside."""
-    far, cut = ends(felt), (1 - EIGHT) / 2
-    of = [(r, 1 / len(s.step.others)) for s in scaled(felt, at) for r in s.ratios(far)]
+    far, cut = ends(latency), (1 - EIGHT) / 2
+    of = [(r, 1 / len(s.step.others)) for s in scaled(latency, at) for r in s.ratios(far)]
     return min(within(of, cut), 1.0), max(within(of, 1 - cut), 1.0)
 
 
@@ -182,18 +182,18 @@ def written() -> str:
         "# far         measured over predicted seconds, which 9 of 10 lie between",
         "",
     ]
-    for felt in (TOKEN, FIRST):
-        low, high = ends(felt)
-        lines += [f"[far.{felt}]", f"low = {low:.3f}", f"high = {high:.3f}", ""]
-    for felt in (TOKEN, FIRST):
+    for latency in (TOKEN, FIRST):
+        low, high = ends(latency)
+        lines += [f"[far.{latency}]", f"low = {low:.3f}", f"high = {high:.3f}", ""]
+    for latency in (TOKEN, FIRST):
         for at in DISTANCES:
-            of = scaled(felt, at)
-            used = nearer(felt, at)
-            low, high = interval(felt, at) if used else (1.0, 1.0)
-            lines += [f"[{felt}.{at}]", f"points = {len(of)}"]
-            lines += [f"share = {share(felt, at) if used else 0.0:.2f}"]
+            of = scaled(latency, at)
+            used = nearer(latency, at)
+            low, high = interval(latency, at) if used else (1.0, 1.0)
+            lines += [f"[{latency}.{at}]", f"points = {len(of)}"]
+            lines += [f"share = {share(latency, at) if used else 0.0:.2f}"]
             lines += [f"low = {low:.3f}", f"high = {high:.3f}"]
-            for name, off in zip(("predicted", "calibrated"), errors(felt, at), strict=True):
+            for name, off in zip(("predicted", "calibrated"), errors(latency, at), strict=True):
                 half, eight = (within(off, share) for share in (0.5, EIGHT))
                 lines.append(f"{name} = [{half:.3f}, {eight:.3f}]")
             lines.append("")

@@ -371,7 +371,7 @@ def small_models() -> str:
     return table(("table", "about", "rows"), rows)
 
 
-FELT = ("points", "token, signed", "token, half within", "nine in ten within",
+LATENCIES = ("points", "token, signed", "token, half within", "nine in ten within",
         f"first token, {LOW_LOAD} at once or fewer", "first token, any load")  # fmt: skip
 
 
@@ -410,7 +410,7 @@ def engines() -> str:
         nine = _off(o["nine_in_ten"]) if "nine_in_ten" in o else ""
         first = _off(o["first"]) if "first" in o else ""
         rows.append((o["name"], "1,827", "", _off(o["token"]), nine, "", first))
-    return table(("points of", *FELT), rows)
+    return table(("points of", *LATENCIES), rows)
 
 
 def by_version() -> str:
@@ -420,7 +420,9 @@ def by_version() -> str:
         name = f"{ENGINES[engine].label} {version or '(not named)'}"
         return _felt(name, lambda f: (f.point.engine, f.point.version) == (engine, version))
 
-    return table(("version", *FELT), [row(engine, version) for engine, version in versions(10)])
+    return table(
+        ("version", *LATENCIES), [row(engine, version) for engine, version in versions(10)]
+    )
 
 
 def left_out() -> str:

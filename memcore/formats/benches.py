@@ -181,9 +181,10 @@ def _flat(said: Mapping[str, Any]) -> Bench:
 def _trtllm(said: Mapping[str, Any]) -> Bench:
     """TensorRT-LLM's --report_json."""
     asked, done, world = (_part(said, n) for n in ("request_info", "performance", "world_info"))
-    felt, engine = _part(said, "streaming_metrics"), _part(said, "engine")
+    streamed, engine = _part(said, "streaming_metrics"), _part(said, "engine")
     return Bench(
-        "trtllm-bench", _number(felt, "avg_tpot_ms") / 1e3, _number(felt, "avg_ttft_ms") / 1e3,
+        "trtllm-bench",
+        _number(streamed, "avg_tpot_ms") / 1e3, _number(streamed, "avg_ttft_ms") / 1e3,
         _number(done, "system_output_throughput_tok_s"), _number(asked, "avg_input_length"),
         _number(asked, "avg_output_length"), _number(asked, "avg_num_concurrent_requests"),
         TENSORRT_LLM, _word(engine, "model"), int(_number(world, "tp_size")),

@@ -65,7 +65,7 @@ LOOK = "look"  # what a page shows of a plan: no part of it
 MEASURED = "measured"  # a plan that was run, as a query inside the query, with
 TOOK, PEAK = "took", "peak"  # the seconds of its step, and the bytes of its peak where known
 BENCHED = "benched"  # a plan that served, as a query inside the query, with what is known of
-FELT = {"token": "each", "first": "first", "rate": "persec"}  # its time per token and first token
+SPEEDS = {"token": "each", "first": "first", "rate": "persec"}  # its time per token and first token
 BESIDE = (*PINS, NAME, LOOK, MEASURED, BENCHED)  # what a link says besides its plan
 
 
@@ -74,7 +74,7 @@ def checked(paths: Mapping[str, str]) -> None:
     in a link or no frozen default, or where a default is of no field. It names them."""
     defaults = _FROZEN["fields"].keys()
     for name, path in paths.items():
-        if name in ("v", *OBJECTS, *BESIDE, TOOK, PEAK, *FELT.values()):
+        if name in ("v", *OBJECTS, *BESIDE, TOOK, PEAK, *SPEEDS.values()):
             raise ValueError(f"{path}: in a link the key {name!r} means something else")
         if name not in defaults:
             raise ValueError(f"{path}: link-v{FIRST}.json has no default for its key {name!r}")

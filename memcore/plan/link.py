@@ -32,7 +32,6 @@ from memcore.plan.field import describes
 from memcore.plan.keys import (
     BENCHED,
     BESIDE,
-    FELT,
     FIELDS,
     FIRST,
     KEYS,
@@ -42,6 +41,7 @@ from memcore.plan.keys import (
     OBJECTS,
     PEAK,
     PIN,
+    SPEEDS,
     TOOK,
     VERSION,
     frozen_defaults,
@@ -122,18 +122,18 @@ def decode_measured(text: str) -> tuple[Measured | None, list[Issue]]:
 
 def encode_benched(benched: Benched) -> str:
     """A server that was measured as the one value of a `benched` key."""
-    felt = {key: repr(value) for name, key in FELT.items() if (value := getattr(benched, name))}
-    return query_text({**encode(benched.plan, short=True), **felt})
+    speeds = {key: repr(value) for name, key in SPEEDS.items() if (value := getattr(benched, name))}
+    return query_text({**encode(benched.plan, short=True), **speeds})
 
 
 def decode_benched(text: str) -> tuple[Benched | None, list[Issue]]:
     """The server in a `benched` value, as `decode_measured` has a step."""
     keys = _keys_of(text)
-    felt = {name: keys.pop(key, "0") for name, key in FELT.items()}
-    said = all(map(_NUMBER.fullmatch, felt.values()))
+    speeds = {name: keys.pop(key, "0") for name, key in SPEEDS.items()}
+    said = all(map(_NUMBER.fullmatch, speeds.values()))
 
     def made(plan: Plan) -> Benched:
-        return Benched(plan, **{name: float(value) for name, value in felt.items()})
+        return Benched(plan, **{name: float(value) for name, value in speeds.items()})
 
     return _ran((BENCHED, "server", text), keys, said, made)
 

@@ -28,7 +28,7 @@ from memcore.words.engines import ENGINES, SGLANG, TENSORRT_LLM, VLLM
 if TYPE_CHECKING:
     from memcore.search.found import Found, Point
 
-TOKEN, FIRST = "token", "first"  # what is felt, as the table calls it
+TOKEN, FIRST = "token", "first"  # the latencies, as the table calls them
 OWN, NEAR, LOAD, LENGTHS, GPU, RANKS, WORDS, MODEL, OTHER = (
     *("own", "near", "load", "lengths", "gpu", "ranks", "words", "model", "other"),
 )
@@ -43,7 +43,7 @@ SAID = {
     MODEL: "one engine and GPU, with another model",
 }
 WHAT = {FIRST: "The first token", TOKEN: "A token"}
-FELT = {FIRST: "to the first token", TOKEN: "a token"}
+LATENCIES = {FIRST: "to the first token", TOKEN: "a token"}
 COMPARED = (VLLM, SGLANG, TENSORRT_LLM)
 KINDS = {"Hopper", "Blackwell"}  # GPUs that were compared with each other, all with HBM
 TWICE = 2  # requests at once, up to which loads are near
@@ -144,19 +144,19 @@ def _table() -> Mapping[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def common(felt: str, at: str) -> Common:
+def common(latency: str, at: str) -> Common:
     """Of time per token or first token, at a distance of SAID."""
-    return Common(**_table()[felt][at])
+    return Common(**_table()[latency][at])
 
 
-def in_common(felt: str, at: str) -> Common | None:
+def in_common(latency: str, at: str) -> Common | None:
     """The same; None at a distance at which nothing was compared."""
-    return common(felt, at) if at in SAID else None
+    return common(latency, at) if at in SAID else None
 
 
-def far(felt: str) -> tuple[float, float]:
+def far(latency: str) -> tuple[float, float]:
     """Measured seconds over ours, which 9 of 10 points lie between."""
-    found = _table()["far"][felt]
+    found = _table()["far"][latency]
     return found["low"], found["high"]
 
 
@@ -265,14 +265,14 @@ class BesideServer:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types, without the plan that was measured."""
-        felt = {}
+        latencies = {}
         for name in (TOKEN, FIRST):
             if moved := getattr(self, name):
-                felt[name] = {n: getattr(moved, n) for n in moved.__slots__}
-                felt[name]["interval"] = list(moved.interval)
+                latencies[name] = {n: getattr(moved, n) for n in moved.__slots__}
+                latencies[name]["interval"] = list(moved.interval)
         by = self.measured
         known = {n: value for n in (TOKEN, FIRST, "rate") if (value := getattr(by, n))}
-        found = {"at": self.at, **felt, "tokens_per_second": self.tokens_per_second}
+        found = {"at": self.at, **latencies, "tokens_per_second": self.tokens_per_second}
         if self.cost_per_million_out is not None:
             found["cost_per_million_out"] = self.cost_per_million_out
         return found | {"measured": known, "assumed": self.assumed}
@@ -322,17 +322,17 @@ def off_by(by: Benched, then: Serve | None = None) -> dict[str, float]:
     return found
 
 
-def _moved(felt: str, at: str, off: float | None, seconds: float) -> Moved | None:
+def _moved(latency: str, at: str, off: float | None, seconds: float) -> Moved | None:
     """Seconds moved by what a measured server is off; None where they are not."""
     if off is None:
         return None
     if at == OWN:
         took = seconds * off
         return Moved(off, off, seconds, took, (took, took))
-    of = in_common(felt, at)
+    of = in_common(latency, at)
     if of is None or not of.share:
         return None
-    factor = shared(off, of.share, far(felt))
+    factor = shared(off, of.share, far(latency))
     took = seconds * factor
     return Moved(off, factor, seconds, took, (took * of.low, took * of.high))
 
@@ -396,8 +396,11 @@ def mover(by: Benched) -> Callable[[Plan, Mapping[str, float]], dict[str, Moved]
 
     def moved(plan: Plan, seconds: Mapping[str, float]) -> dict[str, Moved]:
         at = distance(server(plan), of)
-        found = {felt: _moved(felt, at, offs.get(felt), took) for felt, took in seconds.items()}
-        return {felt: one for felt, one in found.items() if one}
+        found = {
+            latency: _moved(latency, at, offs.get(latency), took)
+            for latency, took in seconds.items()
+        }
+        return {latency: one for latency, one in found.items() if one}
 
     return moved
 
@@ -412,11 +415,11 @@ def found_beside(found: Found, by: Benched) -> Found:
     move = mover(by)
 
     def moved(point: Point) -> Point:
-        took = {felt: point.figures[f"{name}_seconds"] for felt, name in NAMES.items()}
+        took = {latency: point.figures[f"{name}_seconds"] for latency, name in NAMES.items()}
         more: dict[str, Any] = {}
-        for felt, one in move(point.plan, took).items():
-            more[f"calibrated_{NAMES[felt]}_seconds"] = one.calibrated_seconds
-            more[f"calibrated_{NAMES[felt]}_interval"] = list(one.interval)
+        for latency, one in move(point.plan, took).items():
+            more[f"calibrated_{NAMES[latency]}_seconds"] = one.calibrated_seconds
+            more[f"calibrated_{NAMES[latency]}_interval"] = list(one.interval)
         return replace(point, figures={**point.figures, **more})
 
     best, pareto = (tuple(map(moved, points)) for points in (found.best, found.pareto))

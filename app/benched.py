@@ -9,11 +9,11 @@ import streamlit as st
 from app import parts, places, state, tables
 from app.line import Item
 from app.text import plain
-from memcore.formats.benches import CLOSED
 from memcore.plan.benched import Benched
 from memcore.plan.plan import title_of
 from memcore.search.benched import LATENCIES
 from memcore.units import seconds_text
+from memcore.words.serving import CLOSED
 
 TITLE = "Read it beside a benchmark of yours"
 

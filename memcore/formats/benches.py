@@ -20,9 +20,9 @@ from memcore.formats import hub
 from memcore.plan.benched import Benched
 from memcore.plan.plan import Plan, get
 from memcore.words.engines import ENGINES, LLAMA_CPP, TENSORRT_LLM
+from memcore.words.serving import CLOSED
 
 MOST_BYTES = 64_000_000  # with every request's own figures; more is no benchmark's output
-CLOSED = "closed"  # the word of serve.arrivals
 LLAMA_BENCH = "llama-bench"
 SAME = 0.02  # share by which a load may differ from the plan's: tokenizers add some tokens
 KNOWN = (

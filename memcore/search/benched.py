@@ -24,6 +24,7 @@ from memcore.report import Report, Serve
 from memcore.search.calibration import shared
 from memcore.units import seconds_text
 from memcore.words.engines import ENGINES, SGLANG, TENSORRT_LLM, VLLM
+from memcore.words.serving import CLOSED
 
 if TYPE_CHECKING:
     from memcore.search.found import Found, Point
@@ -47,7 +48,6 @@ LATENCIES = {FIRST: "to the first token", TOKEN: "a token"}
 COMPARED = (VLLM, SGLANG, TENSORRT_LLM)
 KINDS = {"Hopper", "Blackwell"}  # GPUs that were compared with each other, all with HBM
 TWICE = 2  # requests at once, up to which loads are near
-CLOSED = "closed"  # arrivals of a loop in which one request that ends makes another come
 LENGTH = tuple(
     f"serve.{name}"
     for name in (

@@ -58,11 +58,12 @@ STATE_DTYPES = {  # of a recurrence, as vLLM's --mamba-ssm-cache-dtype chooses i
     "fp16": Word("fp16", "2 bytes per value."),
 }
 
+CLOSED = "closed"
 ARRIVALS = {
     "poisson": Word("Poisson", "Each by itself, at the rate on average."),
     "regular": Word("Regular", "One after the other, equally far apart."),
     "burst": Word("All at once", "Every request is there at the start: the rate does not matter."),
-    "closed": Word(
+    CLOSED: Word(
         "Closed loop",
         "As many as are served at once, each of which asks again as soon as it has its answer: how "
         "benchmarks load an engine.",

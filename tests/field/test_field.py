@@ -5,7 +5,7 @@ Each file beside this one is a kind; each [[case]] in it is one input:
 id, source  a name, and where the right answer is from
 files       texts by name, that the commands read; or beside, files of tests/field/files
 run         Memplan's commands, a list of words each; a command reads what the one before it printed
-expect      what must hold, each {of, path, ...} with one of is, within = [low, high], matches, lacks
+expect      what must hold, as {of, path, ...} and one of is, within = [low, high], matches, lacks
             of: exit, stdout, stderr, output (both), plan or report; of the last command that has it
             path: dotted, of plan and report
 """

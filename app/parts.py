@@ -22,7 +22,7 @@ from memcore.plan.plan import Plan, facts
 from memcore.report import Memory, Report, Run, Time
 from memcore.search.choices import own_price
 from memcore.together.generation import Generation, step_text
-from memcore.units import bytes_text, energy_text, money_text, seconds_text
+from memcore.units import bytes_text, energy_text, hours_text, money_text, seconds_text
 
 WORTH_SAYING = 0.01  # of host DRAM, where a loader's batches are less, or of a run's time
 
@@ -202,7 +202,7 @@ def run_figures(run: Run) -> None:
             seconds_text(run.seconds),
             f"{run.steps:,} steps. {_passes(run)}",
         ),
-        ("gpu_hours", "GPU-hours", f"{run.gpu_hours:,.0f}", "Of all GPUs."),
+        ("gpu_hours", "GPU-hours", hours_text(run.gpu_hours), "Of all GPUs."),
         ("energy_joules", "Energy", energy_text(run.energy_joules), "At the boards' power."),
         (
             "disk_bytes",

@@ -14,7 +14,9 @@ from typing import Any
 import streamlit as st
 
 from memcore.plan.keys import LOOK
+from memcore.plan.plan import Plan
 from memcore.units import MiB
+from memcore.words.jobs import RL, SERVE, TRAIN, VIEWS
 
 KEY = "places"
 MOST_HELD = 32 * MiB  # of a memory snapshot that is dropped
@@ -61,6 +63,19 @@ def _link(view: Any, label: str, here: bool) -> dict[str, Any]:
 def lead(view: str) -> None:
     """Let this run lead to the view with this address."""
     st.session_state.leads = view
+
+
+# The views of what a plan is about, and those that are of every plan.
+OF = {SERVE: (VIEWS[SERVE], "stream", "rates"), RL: (VIEWS[RL],)}
+OF_ALL = ("explore", "compare")
+
+
+def lead_to(plan: Plan, page: str) -> None:
+    """Let this run lead from the page with this address to a view of what the plan is about, where
+    the page is of something else."""
+    here = next((about for about, views in OF.items() if page in views), TRAIN)
+    if page not in OF_ALL and here != (plan.about if plan.about in OF else TRAIN):
+        lead(VIEWS.get(plan.about, ""))
 
 
 def pressed() -> str:

@@ -24,6 +24,7 @@ from memcore.units import (
     count_text,
     energy_text,
     gib_text,
+    hours_text,
     money_text,
     relative_text,
     rent_text,
@@ -205,7 +206,7 @@ def _run(plan: Plan, run: Run) -> list[Line]:
         ("Tokens", count_text(plan.run.tokens)),
         ("Time", seconds_text(run.seconds)),
         ("Time with saves and failures", seconds_text(run.elapsed_seconds)),
-        ("GPU-hours", f"{run.gpu_hours:,.0f}"),
+        ("GPU-hours", hours_text(run.gpu_hours)),
         ("Energy", energy_text(run.energy_joules)),
         ("Disk for checkpoints", bytes_text(run.disk_bytes)),
     ]

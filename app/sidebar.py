@@ -15,7 +15,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import benched, measured, parts, places, shared, state
+from app import benched, measured, parts, places, state
 from app.controls import Take
 from app.fields import Field, field, in_group, setting
 from app.text import plain
@@ -38,7 +38,6 @@ from memcore.plan.plan import (
     title_of,
     value_text,
 )
-from memcore.search.levers import differences
 from memcore.units import MiB, count_text, parse_count
 from memcore.words.stored import AS_PUBLISHED
 from memcore.words.word import Word
@@ -835,22 +834,9 @@ def example(name: str) -> Plan:
     return Plan.of(entry["plan"])
 
 
-@functools.cache
-def serves(name: str) -> bool:
-    """Whether the worked plan with this name is about a server."""
-    plan = example(name)
-    sets = any(path.startswith("serve.") for path in differences(Plan(), plan))
-    return sets and shared.report(plan).serve is not None
-
-
-ABOUT_SERVERS, OF_BOTH = ("serve", "stream", "rates"), ("explore", "compare")  # views
-
-
 def _example_chosen(name: str | None) -> None:
     """It becomes the plan, on a view of what it is about."""
     if not name:
         return
-    page = state.session().page
-    if page not in OF_BOTH and serves(name) != (page in ABOUT_SERVERS):
-        places.lead(ABOUT_SERVERS[0] if serves(name) else "")
+    places.lead_to(example(name), state.session().page)
     state.begin_with(example(name))

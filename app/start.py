@@ -25,14 +25,13 @@ from memcore.units import money_text
 from memcore.words import jobs
 from memcore.words.training import ADAPTERS, QUANTIZED
 
-# What people want to run, as the page calls the jobs of a plan; serving is a page of its own.
+# What people want to run, as the page calls the jobs of a plan; serving is a page of its own. Each
+# page answers one of them, so that no more than serving has to be said in the plan.
+CALLED = {"Pretrain": "pretrain", "Fine-tune": "fine-tune", "LoRA": "lora", "QLoRA": "qlora"}
+CALLED |= {"Serve": jobs.SERVE, "RL": jobs.RL}
 JOBS: dict[str, Mapping[str, Any]] = {
-    "Pretrain": jobs.JOBS["pretrain"],
-    "Fine-tune": jobs.JOBS["fine-tune"],
-    "LoRA": jobs.JOBS["lora"],
-    "QLoRA": jobs.JOBS["qlora"],
-    "Serve": jobs.JOBS[jobs.SERVE],
-    "RL": jobs.JOBS["rl"],
+    name: {**jobs.JOBS[word], "job": jobs.SERVE if word == jobs.SERVE else jobs.ANY}
+    for name, word in CALLED.items()
 }
 LEADS = {"Serve": "serve", "RL": "together"}  # to views of their own
 LONG_RUN = 10_000_000_000  # tokens, from which on a run is called pretraining
@@ -201,7 +200,7 @@ def about(name: str) -> About:
     """What the worked plan with this name is about; each of them trains or serves."""
     plan = sidebar.example(name)
     report = shared.report(plan)
-    if report.serve and sidebar.serves(name):
+    if report.serve and plan.about == jobs.SERVE:
         said = f"Serving {'fits' if report.serve.fits else 'does not fit'}"
         return About(said, bar.of_serving(report.serve, plan.serve.concurrency), "serve")
     assert report.memory

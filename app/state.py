@@ -768,12 +768,11 @@ def open_files(texts: Sequence[Text]) -> None:
         s.problems = e.issues
         return
     begin_with(found.plan)
-    serves = any(said.field == "serve.engine" for said in found.said)
-    there = [Issue("", "This starts a server, whose figures are on the page Serve.")]
+    places.lead_to(found.plan, s.page)
     ran_out = [Issue("", f"Memory ran out: {each}.") for each in found.failures]
     wants = [Issue("", f"Not read, since it is not here: {name}.") for name in found.wants]
     told = (*wants, *found.assumed, *found.changed, *found.left)
-    s.adjusted = [*(there if serves else ()), *ran_out, *told]
+    s.adjusted = [*ran_out, *told]
     s.adjusted_to = " and ".join(f"{name} ({kind})" for name, kind in found.kinds.items())
     s.applied.append((before, found.plan, s.adjusted_to))
 
@@ -782,8 +781,14 @@ def open_link(address: str) -> None:
     """Show what a link says that somebody pasted."""
     s = session()
     s.edited = True
-    _load(s, parse_qs(urlsplit(address.strip()).query, keep_blank_values=True))
+    link = urlsplit(address.strip())
+    _load(s, parse_qs(link.query, keep_blank_values=True))
     s.says = None  # the address bar has another
+    view = link.path.rpartition("/")[2]
+    if view in front.VIEWS:
+        places.lead(view)
+    else:
+        places.lead_to(s.plan, s.page)
 
 
 def use_lengths(data: bytes, name: str) -> None:

@@ -322,7 +322,7 @@ def _serving(serve: Serve, pinned: Serve | None) -> None:
     plan = state.plan()
     replica = f"{serve.gpus_per_replica:,} GPU" + "s" * (serve.gpus_per_replica > 1)
     nothing = nothing_fits(serve)
-    said = f"{nothing or verdict(serve, plan.serve.concurrency)}. One replica is {replica}."
+    said = f"{nothing or verdict(serve, plan)}. One replica is {replica}."
     items = [_verdict("fits" if serve.fits else "over", SERVING, said, "serve.fits")]
     first = f" to the first token{_late(serve.ttft_seconds, plan.serve.target_ttft)}"
     each = f" a token{_late(serve.tpot_seconds, plan.serve.target_tpot)}"
@@ -370,7 +370,7 @@ def _own(note: str) -> str:
 def _serving_print(serve: Serve) -> None:
     """What a reader should know of the figures."""
     plan = state.plan()
-    said = verdict(serve, plan.serve.concurrency)
+    said = verdict(serve, plan)
     items = [*_rent(plan), Item(f"{state.report().parameters:,} parameters", "parameters")]
     if nothing_fits(serve):
         items.append(Item(f"{REMEDY}."))

@@ -110,6 +110,23 @@ def plain_name(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
 
 
+def words_text(known: Iterable[str]) -> str:
+    """The words that a field takes, as a refusal begins: 'takes cpu or none'."""
+    names = sorted(known)
+    if len(names) > LISTED:
+        return f"takes {', '.join(names[:LISTED])}, ... ({len(names)} in all)"
+    *others, last = names
+    return f"takes {', '.join(others)} or {last}" if others else f"takes {last}"
+
+
+def no_word(word: object, known: Iterable[str], why: str) -> str:
+    """A refusal of what is none of the words of a field: which it takes, first."""
+    names = list(known)
+    near = did_you_mean(str(word), names)
+    said = f"{words_text(names)}; {shown(word)} {why}"
+    return f"{said}; {near}" if near.startswith("did") else said
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """'did you mean X?' when something is close, else the known words."""
     names = sorted(known)

@@ -88,6 +88,11 @@ def money_text(amount: float) -> str:
     return f"${_significant(amount)}" if amount < 1000 else f"${amount:,.0f}"
 
 
+def hours_text(hours: float) -> str:
+    """GPU-hours with three significant digits: 0.445, 20.5, 1,234."""
+    return _significant(hours)
+
+
 HOURS_A_MONTH = 730  # a twelfth of a year of 365 days, as clouds bill
 
 
@@ -147,7 +152,7 @@ def value_text(value: object, unit: str) -> str:
     if unit == "USD":
         return money_text(value)
     if unit == "GPU-hours":
-        return f"{_significant(value)} {unit}"
+        return f"{hours_text(value)} {unit}"
     if unit == "share":
         return f"{value:.1%}"
     if unit == "change":

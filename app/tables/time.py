@@ -9,7 +9,15 @@ from app.tables.base import PATH, Rows
 from memcore.plan.plan import Plan
 from memcore.report import Report, Run, Time
 from memcore.search.calibration import Calibrated
-from memcore.units import bytes_text, count_text, energy_text, money_text, rate_text, seconds_text
+from memcore.units import (
+    bytes_text,
+    count_text,
+    energy_text,
+    hours_text,
+    money_text,
+    rate_text,
+    seconds_text,
+)
 
 
 def phases(time: Time) -> Rows:
@@ -109,7 +117,7 @@ def answers(run: Run, plan: Plan) -> Rows:
          "seconds", "run.elapsed_seconds"),
         ("Interruptions", f"{run.interruptions:,.2g}", run.interruptions, "",
          "run.interruptions"),
-        ("GPU-hours", f"{run.gpu_hours:,.1f}", run.gpu_hours, "GPU-hours", "run.gpu_hours"),
+        ("GPU-hours", hours_text(run.gpu_hours), run.gpu_hours, "GPU-hours", "run.gpu_hours"),
         ("Cost", money_text(run.cost or 0), run.cost, "USD", "run.cost"),
         ("Power", rate_text(run.watts, "W"), run.watts, "W", "run.watts"),
         ("Energy", energy_text(run.energy_joules), run.energy_joules, "J", "run.energy_joules"),
@@ -142,7 +150,7 @@ def calibrated(found: Calibrated, report: Report) -> Rows:
         ("Step", seconds_text(found.seconds), calibrated_text(found)),
         ("Tokens/s", count_text(time.tokens_per_second), count_text(found.tokens_per_second)),
         ("Time to train", seconds_text(run.seconds), seconds_text(found.run_seconds)),
-        ("GPU-hours", f"{run.gpu_hours:,.0f}", f"{found.gpu_hours:,.0f}"),
+        ("GPU-hours", hours_text(run.gpu_hours), hours_text(found.gpu_hours)),
     ]
     if run.cost is not None and found.cost is not None:
         lines.append(("Cost", money_text(run.cost), money_text(found.cost)))

@@ -12,6 +12,7 @@ from memcore.cli.arguments import Commands, command, plan_argument
 from memcore.cli.printing import fail
 from memcore.cli.reading import given_plan
 from memcore.errors import shown
+from memcore.words.jobs import VIEWS
 
 FIRST_PORT = 8501
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -88,7 +89,8 @@ def opened_at(args: argparse.Namespace) -> str:
     from memcore.plan.link import encode, query_text
 
     args.plan = args.plan or "{}"
-    return f"/?{query_text(encode(given_plan(args), short=True))}"
+    plan = given_plan(args)
+    return f"/{VIEWS.get(plan.about, '')}?{query_text(encode(plan, short=True))}"
 
 
 def names(host: str, allowed: Sequence[str]) -> list[str]:

@@ -25,10 +25,11 @@ from memcore.cli.reading import config_called, is_name, model_asked, plan_in, pl
 from memcore.errors import PlanError, fault, refusal, shown_path
 from memcore.report import fields_but
 from memcore.units import GiB, bytes_text
+from memcore.words.jobs import SERVE
 
 if TYPE_CHECKING:
     from memcore import Report
-    from memcore.formats import Found
+    from memcore.formats import Found, Text
     from memcore.plan.plan import Plan
 
 WORDS = {"fits": "fits", "tight": "cannot be judged", "over": "does not fit"}
@@ -156,8 +157,7 @@ def _checked(file: str, args: argparse.Namespace, beside: Mapping[str, str]) -> 
         return Checked(name, BAD_INPUT, "; ".join(map(str, e.issues)))
     except Exception as e:
         return Checked(name, BAD_INPUT, f"Memplan failed at this ({fault(e)})")
-    serves = found is not None and any(said.field == "serve.engine" for said in found.said)
-    judged = _judged(name, plan, report, args.serving or serves, args)
+    judged = _judged(name, plan, report, args.serving or plan.about == SERVE, args)
     return replace(judged, told=_told(found)) if found else judged
 
 
@@ -189,7 +189,7 @@ def _plan_in(
         text = text_of(name, data)
     except PlanError:
         text = None
-    if text is None or not kind_of(text):
+    if text is None or (_in_json(text) and not kind_of(text)):
         return _elsewhere(plan_of(data), args), None
     on = {"model": model_asked(args), **files_on(args)}
     found = read_files([text], config_of=config_called, **on)
@@ -198,6 +198,11 @@ def _plan_in(
         more = [text_of(os.path.basename(path), read(path)) for path in near]
         found = read_files([text, *more], config_of=config_called, **on)
     return found.plan, found
+
+
+def _in_json(text: Text) -> bool:
+    """Whether a text is a document, or begins as one in JSON does."""
+    return text.document is not None or text.content.lstrip().startswith("{")
 
 
 def _elsewhere(plan: Plan, args: argparse.Namespace) -> Plan:

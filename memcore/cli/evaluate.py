@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from memcore.cli.arguments import Commands, command, measured_option, plan_argument
@@ -24,8 +25,16 @@ from memcore.cli.printing import (
 from memcore.cli.reading import MAX_PLAN_BYTES, given_plan, measured_of, plan_of, settled
 from memcore.errors import PlanError, fault, refusal
 from memcore.report import plain
-from memcore.units import bytes_text, count_text, energy_text, money_text, rate_text, seconds_text
-from memcore.words.jobs import BOTH, SERVE
+from memcore.units import (
+    bytes_text,
+    count_text,
+    energy_text,
+    hours_text,
+    money_text,
+    rate_text,
+    seconds_text,
+)
+from memcore.words.jobs import ANY, RL, SERVE
 
 if TYPE_CHECKING:
     from memcore import Report
@@ -83,12 +92,12 @@ def _evaluate(args: argparse.Namespace) -> int:
         if beside and "breakdown" in wanted:
             rows += [{"table": "breakdown", **row} for row in _calibrated_rows(beside)]
         write_csv(rows)
-        return _checked(args, report)
+        return _checked(args, plan, report)
     if args.json:
         print(json_text(_document(report, beside), indent=1))
     else:
-        print(_readable(plan, report, beside, args.job))
-    return _checked(args, report)
+        print(_readable(plan, report, beside))
+    return _checked(args, plan, report)
 
 
 def _calibrated(plan: Plan, report: Report, measured: Run) -> Beside:
@@ -162,10 +171,10 @@ def _breakdown(report: Report) -> Iterable[dict[str, Any]]:
             yield {"part": "phases", "name": name, "seconds": seconds}
 
 
-def _checked(args: argparse.Namespace, report: Report) -> int:
+def _checked(args: argparse.Namespace, plan: Plan, report: Report) -> int:
     """The exit status of --check and --check-serving, the worse of both; 0 without them."""
-    served = args.check_serving or (args.check and args.job == SERVE)
-    trained = args.check and args.job != SERVE
+    served = args.check_serving or (args.check and plan.about == SERVE)
+    trained = args.check and plan.about != SERVE
     asked = [report.verdict] * trained + [report.serving_verdict] * served
     return max((CHECKED[verdict] for verdict in asked), key=WORST.index, default=0)
 
@@ -175,19 +184,13 @@ def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace, measured: Run) -
     fails at, gives an `error`."""
     from memcore.evaluate import evaluate
 
-    status, number = 0, 0
-    while line := lines.readline(MAX_PLAN_BYTES + 1):
-        number += 1
-        rest = line
-        while len(rest) > MAX_PLAN_BYTES and not rest.endswith(b"\n"):  # to the end of this line
-            rest = lines.readline(MAX_PLAN_BYTES + 1)
-        if not line.strip():
-            continue
+    status = 0
+    for number, text in _documents(lines):
         try:
-            plan = settled(plan_of(line), args.set, args.job)
+            plan = settled(plan_of(text), args.set, args.job)
             report = evaluate(plan)
             answer = json_text(_document(report, _calibrated(plan, report, measured)))
-            status = max(status, _checked(args, report), key=WORST.index)
+            status = max(status, _checked(args, plan, report), key=WORST.index)
         except PlanError as e:
             status = BAD_INPUT
             issues = [{"field": i.field, "message": i.message} for i in e.issues]
@@ -200,33 +203,71 @@ def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace, measured: Run) -
     return status
 
 
-def _readable(plan: Plan, report: Report, beside: Beside, job: str | None) -> str:
-    """The Report for a terminal: of a job, what it is about."""
+def _documents(lines: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Each plan in a stream, and the number of the line on which it begins: a line, or where that
+    leaves a brace open all to the line that closes it. Another that begins at the margin, as the
+    next of JSONL does, ends what is open."""
+    number, ahead = 0, b""
+    while line := ahead or lines.readline(MAX_PLAN_BYTES + 1):
+        number, ahead = number + 1, b""
+        rest, begun = line, number
+        while len(rest) > MAX_PLAN_BYTES and not rest.endswith(b"\n"):  # to the end of this line
+            rest = lines.readline(MAX_PLAN_BYTES + 1)
+        parts, size, depth = [line], len(line), _opened(line)
+        while depth > 0 and size <= MAX_PLAN_BYTES:
+            more = lines.readline(MAX_PLAN_BYTES + 1)
+            if not more or more.startswith(b"{"):
+                ahead = more
+                break
+            number, size, depth = number + 1, size + len(more), depth + _opened(more)
+            parts.append(more)
+        if line.strip():
+            yield begun, b"".join(parts)
+
+
+STRINGS = re.compile(rb'"(?:[^"\\]|\\.?)*+(?:"|\Z)', re.DOTALL)
+
+
+def _opened(line: bytes) -> int:
+    """How many more brackets a line of JSON opens than it closes."""
+    bare = STRINGS.sub(b"", line)
+    return sum(bare.count(c) for c in (b"{", b"[")) - sum(bare.count(c) for c in (b"}", b"]"))
+
+
+def _readable(plan: Plan, report: Report, beside: Beside) -> str:
+    """The Report for a terminal: what the plan is about, its verdict first."""
     from memcore.search.benched import BesideServer
 
-    blocks = [plan_title(plan, report)]
+    about, blocks = plan.about, [plan_title(plan, report)]
     moved = [f"Calibrated: {beside.text}\n{beside.assumed}"] if beside else []
     of_server = isinstance(beside, BesideServer)
-    if job != SERVE:
+    if about != ANY:
+        blocks += _not_computed(report, "Serving" if about == SERVE else "Training")
+    if report.together and about != SERVE:
+        blocks += _together(plan, report, report.together)
+    if about != SERVE:
         blocks += (*_memory(report), *_time(report))
         blocks += [] if of_server else moved
         blocks += _run(plan, report)
-    if job == SERVE or job in BOTH:
+    if about in (SERVE, ANY):
         blocks += _serve(plan, report)
     blocks += moved if of_server else []
-    if report.together and job != SERVE:
-        blocks += _together(plan, report, report.together)
-    blocks += _next(plan, report, job)
+    blocks += _next(plan, report)
     above = "\n".join(blocks)
     notes = [
         f"Note: {note}"
-        for note in _notes(plan, report, job)
+        for note in _notes(plan, report)
         if note.removeprefix("Serving: ").removesuffix(".") not in above
     ]
     notes += [f"Note on {path}: {remark}" for path, remark in report.remarks.items()]
     blocks.append("\n".join(notes))
     text = "\n\n".join(filter(None, blocks))
     return printable(text)
+
+
+def _not_computed(report: Report, what: str) -> Iterable[str]:
+    """That what the plan is about is not computed, and why; nothing where it is."""
+    return (note for note in report.notes if note.startswith(f"{what} is not computed"))
 
 
 def _together(plan: Plan, report: Report, both: TogetherMemory) -> Iterable[str]:
@@ -248,9 +289,9 @@ def _together(plan: Plan, report: Report, both: TogetherMemory) -> Iterable[str]
         yield " ".join(step_text(plan, made, report.time.step_seconds))
 
 
-def _next(plan: Plan, report: Report, job: str | None) -> Iterable[str]:
-    """What to change first, of what does not fit."""
-    if job != SERVE and report.memory and report.memory.verdict != "fits":
+def _next(plan: Plan, report: Report) -> Iterable[str]:
+    """What to change first, of what the plan is about and does not fit."""
+    if plan.about != SERVE and report.memory and report.memory.verdict != "fits":
         from memcore.search.levers import levers
 
         trained = levers(plan)
@@ -261,7 +302,7 @@ def _next(plan: Plan, report: Report, job: str | None) -> Iterable[str]:
                 "No single change makes it fit, nor do the pairs that were tried: `memplan search` "
                 "tries all together."
             )
-    if (job == SERVE or job in BOTH) and report.serve and not report.serve.fits:
+    if plan.about in (SERVE, ANY) and report.serve and not report.serve.fits:
         from memcore.search.server_levers import server_levers
 
         served = [lever for lever in server_levers(plan) if not lever.limit]
@@ -281,16 +322,17 @@ def _first(label: str, followers: Sequence[str], option: str, fixes: int) -> str
     return f"Next step: {label}{also} {how}. {listed}."
 
 
-def _notes(plan: Plan, report: Report, job: str | None) -> Sequence[str]:
-    """The Report's notes, of a job those that are about it."""
-    if job in BOTH or report.serve is None:
+def _notes(plan: Plan, report: Report) -> Sequence[str]:
+    """The Report's notes, those that are about what the plan is about."""
+    if plan.about in (ANY, RL) or report.serve is None:
         return report.notes
     from memcore.serving.notes import serving_notes
 
     served = serving_notes(plan, report.serve)
-    if job == SERVE:
+    if plan.about == SERVE:
         return (*plan.architecture.notes, *served)
-    return [note for note in report.notes if note not in served]
+    left = [note for note in report.notes if note not in served]
+    return [note for note in left if not note.startswith("Serving is not computed")]
 
 
 def _memory(report: Report) -> Iterable[str]:
@@ -356,7 +398,11 @@ def _run(plan: Plan, report: Report) -> Iterable[str]:
     run = report.run
     if run is None:
         return
-    said = [f"{run.steps:,} steps", seconds_text(run.seconds), f"{run.gpu_hours:,.0f} GPU-hours"]
+    said = [
+        f"{run.steps:,} steps",
+        seconds_text(run.seconds),
+        f"{hours_text(run.gpu_hours)} GPU-hours",
+    ]
     if run.cost is not None:
         price = money_text(plan.run.price_per_gpu_hour)
         said.append(f"{money_text(run.cost)} at {price} per GPU-hour")
@@ -378,11 +424,11 @@ def _serve(plan: Plan, report: Report) -> Iterable[str]:
         return
     from memcore.serving.serve import verdict
 
-    state, concurrency = serve.state_bytes_per_sequence, report.plan["serve"]["concurrency"]
+    state = serve.state_bytes_per_sequence
     states = f" and {bytes_text(state)} a sequence" if state else ""
     word = "FITS" if serve.fits else "DOES NOT FIT"
     said = (
-        f"Serving {word}: {verdict(serve, concurrency)}\n"
+        f"Serving {word}: {verdict(serve, plan)}\n"
         f"Serving, per GPU: weights {bytes_text(serve.weights_bytes)} ({plan.weights.label}), KV "
         f"cache {bytes_text(serve.kv_bytes_per_token)} a token{states}; room for "
         f"{serve.kv_capacity_tokens:,} tokens, {serve.max_concurrency:,} sequences on the "

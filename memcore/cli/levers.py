@@ -48,7 +48,7 @@ def _levers(args: argparse.Namespace) -> int:
     from memcore.search.server_levers import server_levers
 
     plan = given_plan(args)
-    serving = args.serving or args.job == SERVE
+    serving = args.serving or plan.about == SERVE
     found: Sequence[Lever | ServerLever] = server_levers(plan) if serving else levers(plan)
 
     def text() -> str:
@@ -93,7 +93,7 @@ def _of_serving(plan: Plan, report: Report, found: Sequence[ServerLever]) -> lis
 
     if report.serve is None:
         return ["It is not served, so there is nothing to change."]
-    said = verdict(report.serve, plan.serve.concurrency)
+    said = verdict(report.serve, plan)
     said = f"{said[:1].upper()}{said[1:]}"
     if miss := Targets.of(plan).miss(report.serve):
         said += f".\n{miss.text[:1].upper()}{miss.text[1:]}"

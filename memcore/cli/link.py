@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from memcore.cli.arguments import Commands, command, measured_option, plan_argument
 from memcore.cli.printing import json_text
 from memcore.cli.reading import given_plan, measured_of
+from memcore.words.jobs import VIEWS
 
 if TYPE_CHECKING:
     from memcore.plan.benched import Benched
@@ -40,14 +41,17 @@ def link_to(
     long: bool = False,
     measured: Measured | Benched | None = None,
 ) -> str:
-    """One link to a plan, with up to five others pinned beside it, and a step or a server that was
-    measured."""
+    """One link to a plan, on the page of what it is about, with up to five others pinned beside
+    it, and a step or a server that was measured."""
     from memcore.plan.keys import PINS
     from memcore.plan.link import encode_pin, query_text
 
     query = _query(plans[0], long, measured)
     query |= dict(zip(PINS, map(encode_pin, plans[1:]), strict=False))
-    return f"{base}{'&' if '?' in base else '?'}{query_text(query)}"
+    if "?" in base:  # leads to a page already
+        return f"{base}&{query_text(query)}"
+    view = VIEWS.get(plans[0].about, "")
+    return f"{base}{'/' * bool(view and not base.endswith('/'))}{view}?{query_text(query)}"
 
 
 def _query(plan: Plan, long: bool, measured: Measured | Benched | None) -> dict[str, str]:

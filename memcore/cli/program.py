@@ -30,6 +30,7 @@ from memcore.cli import (
     solve,
     sweep,
 )
+from memcore.cli.arguments import Commands
 from memcore.cli.printing import FAILED, fail, failed
 from memcore.cli.reading import source
 from memcore.errors import Issue, PlanError, fault
@@ -43,7 +44,7 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 1 (failed) or 2 (bad input); of a check
     those of printing.CHECKED, or 2 where there is no answer."""
-    args = parser().parse_args(argv)
+    args = arguments(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):  # a label may hold what this terminal cannot write
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -67,8 +68,28 @@ def _from(issue: Issue, args: argparse.Namespace) -> str:
     return "" if issue.field.startswith("--") else source(args)
 
 
+def arguments(words: Sequence[str]) -> argparse.Namespace:
+    """What a command line asks for. The options of a command stand anywhere among its words."""
+    of = commands()
+    if words and words[0] in of.choices:
+        args: argparse.Namespace = of.choices[words[0]].parse_intermixed_args(words[1:])
+        return args
+    return parser().parse_args(words)
+
+
 def parser() -> argparse.ArgumentParser:
     """Every command, with its words and options."""
+    parser, _ = _parsers()
+    return parser
+
+
+def commands() -> Commands:
+    """The commands by their names."""
+    _, commands = _parsers()
+    return commands
+
+
+def _parsers() -> tuple[argparse.ArgumentParser, Commands]:
     parser = argparse.ArgumentParser(
         prog="memplan",
         description="Where every byte of a run goes, and what it costs in time.",
@@ -77,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add(commands)
-    return parser
+    return parser, commands
 
 
 class _Version(argparse.Action):

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from memcore.cli.arguments import gpu
 from memcore.cli.printing import printable
-from memcore.errors import Issue, PlanError, did_you_mean, refusal, shown, shown_path
+from memcore.errors import Issue, PlanError, did_you_mean, no_word, refusal, shown, shown_path
 from memcore.units import GiB
 from memcore.words.jobs import JOBS, KIND
 
@@ -233,8 +233,8 @@ def refuse_others(field: str, values: Sequence[Any], option: str) -> None:
             said = f"no preset {shown(value)}; {did_you_mean(str(value), list(presets))}"
             raise refusal(f"{option} {field}", said)
         if words is not None and value not in words:
-            wrong = f"is none of its words; {did_you_mean(str(value), list(words))}"
-        elif counts and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise refusal(f"{option} {field}", no_word(value, words, "is none of its words"))
+        if counts and (isinstance(value, bool) or not isinstance(value, (int, float))):
             wrong = f"is no number, as in {option} {field}=4"
         elif counts and not least <= value <= most:
             wrong = f"is not from {least:,} to {most:,}"

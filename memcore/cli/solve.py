@@ -12,7 +12,7 @@ from memcore.cli.printing import fail, table
 from memcore.cli.reading import given_plan
 from memcore.errors import PlanError
 from memcore.units import seconds_text
-from memcore.words.jobs import BOTH, SERVE
+from memcore.words.jobs import TRAIN
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
@@ -64,7 +64,7 @@ def _solve(args: argparse.Namespace) -> int:
     from memcore.serving.serve import servable
 
     plan = given_plan(args)
-    if args.question == "gpus" and _trains(args):
+    if args.question == "gpus" and _trains(plan, args):
         args.question = "cluster.gpus"
     if unread := _unread(args):
         return fail(unread)
@@ -88,11 +88,10 @@ def _solve(args: argparse.Namespace) -> int:
     return told(args, found.to_dict, lambda: _solved(found, targets))
 
 
-def _trains(args: argparse.Namespace) -> bool:
+def _trains(plan: Plan, args: argparse.Namespace) -> bool:
     """Whether GPUs to train on are asked for, as the job or a limit of the run says."""
     served = args.rate is not None or args.users is not None
-    asked = args.job not in (SERVE, *BOTH) or args.days or args.cost
-    return bool(asked) and not served
+    return bool(plan.about == TRAIN or args.days or args.cost) and not served
 
 
 def _unread(args: argparse.Namespace) -> str:
@@ -110,16 +109,21 @@ def _choose(plan: Plan, args: argparse.Namespace, targets: Targets) -> int:
     """The choices for so many users at once."""
     from memcore.search.choices import choices, front, table_of
 
-    found = table_of(plan, args.users, targets)
+    named = any(text.startswith(("cluster.gpu=", "gpu=")) for text in args.set)
+    names = [str(plan.cluster.gpu)] if named else []  # then on this one alone
+    found = table_of(plan, args.users, targets, names)
     if not args.every:
-        found = front(choices(plan, args.users, targets))
-    return told(args, lambda: [c.to_dict() for c in found], lambda: _choices(found, plan, targets))
+        found = front(choices(plan, args.users, targets, names))
+    return told(
+        args, lambda: [c.to_dict() for c in found], lambda: _choices(found, plan, targets, names)
+    )
 
 
-def _choices(found: Sequence[Choice], plan: Plan, targets: Targets) -> str:
+def _choices(found: Sequence[Choice], plan: Plan, targets: Targets, names: Sequence[str]) -> str:
     if not found:
-        said = "Not possible: no accelerator serves them, within memory and the targets."
-        return f"{said} {_nearest(plan, targets, ())}".rstrip()
+        on = f"no number of {names[0]}" if names else "no accelerator"
+        said = f"Not possible: {on} serves them within memory and the targets."
+        return f"{said} {_nearest(plan, targets, names)}".rstrip()
     rows = [
         (
             c.gpu, f"{c.gpus:,}", f"{c.tp:,}", f"{c.replicas:,}", f"{c.users:,}",

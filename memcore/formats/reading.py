@@ -52,6 +52,7 @@ from memcore.plan.models import resolve_model
 from memcore.plan.plan import Plan, get, put, value_text
 from memcore.plan.repair import issues_in
 from memcore.words.engines import ENGINES, LLAMA_CPP
+from memcore.words.jobs import ANY, SERVE, TRAIN
 from memcore.words.training import FRAMEWORKS, NO_LAYER, listed
 
 # Documents: what to call them, whether one is of the kind, how it is read. The first that knows a
@@ -212,7 +213,8 @@ def read_files(
     for path, value in draft.fields.items():
         put(document, path, value)
     _steps(document, draft)
-    if "serve.engine" in draft.fields and "together.kind" not in draft.fields:
+    document["job"] = _about(draft, kinds)
+    if document["job"] == SERVE:
         _load(document, draft, assumed)
     else:
         _job(document, draft, assumed)
@@ -252,6 +254,14 @@ def read_files(
         unread,
         tuple(draft.failures),
     )
+
+
+def _about(draft: Draft, kinds: Mapping[str, str]) -> str:
+    """What the files are about, of jobs.ABOUT: what they start; a model alone starts nothing."""
+    if set(kinds.values()) == {MODEL}:
+        return ANY
+    serves = "serve.engine" in draft.fields and "together.kind" not in draft.fields
+    return SERVE if serves else TRAIN
 
 
 def _unsure(text: Text, kind: str, draft: Draft) -> None:

@@ -15,7 +15,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 from pydantic.functional_validators import AfterValidator, BeforeValidator
 
-from memcore.errors import did_you_mean, shown
+from memcore.errors import no_word
 from memcore.words.word import Word
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def choice(table: Mapping[str, Word], default: str, title: str, help: str, **fac
         if own and describes(word):
             own(word)
         elif word not in table:
-            raise ValueError(f"{shown(word)} is not known; {did_you_mean(word, table)}")
+            raise ValueError(no_word(word, table, "is not known"))
         return word
 
     info: FieldInfo = declare(default, title, help, words=table, **facts)

@@ -25,18 +25,20 @@ from memcore.errors import (
     plain_name,
     refusal,
     shown,
+    words_text,
 )
 from memcore.hardware import topology
 from memcore.hardware.accelerator import Accelerator, Node
 from memcore.models import catalog
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model, in_json
-from memcore.plan.field import Facts, checked, declare, describes, facts_of, number
+from memcore.plan.field import Facts, checked, choice, declare, describes, facts_of, number
 from memcore.plan.models import draft_from, resolve_model, trimmed
 from memcore.plan.rules import OF_HARDWARE, broken_rules, readers_of
 from memcore.plan.sections import Cluster, Parallel, Run, Section, Serve, Together, Train
 from memcore.units import Gbit, GiB
 from memcore.words import engines, experts, serving, stored, training
+from memcore.words.jobs import ABOUT, ANY, RL, SERVE
 from memcore.words.word import Word
 
 VERSION = 1
@@ -51,6 +53,9 @@ class Plan(Section):
     version: int = number(VERSION, "Version", "Of this document's form.", within=(1, VERSION))
     model: str | dict[str, Any] = declare(
         "llama-3-8b", "Model", "A preset's name, a size such as 7B, or a config.json."
+    )
+    job: str = choice(
+        ABOUT, ANY, "Job", "What the plan is about, which is answered first.", key="job", group=""
     )
     cluster: Cluster = Cluster()
     parallel: Parallel = Parallel()
@@ -106,6 +111,12 @@ class Plan(Section):
         if not all(isinstance(key, str) for key in document):
             raise refusal("", "every key of a plan is a word")
         return cls(**document)
+
+    @property
+    def about(self) -> str:
+        """What the plan is about: a word of jobs.ABOUT, or RL where it trains beside an engine."""
+        beside = self.together.kind != "none"
+        return RL if beside and self.job != SERVE else self.job
 
     @functools.cached_property
     def architecture(self) -> Model:
@@ -648,7 +659,9 @@ def _issue(error: Mapping[str, Any]) -> Issue:
         wanted = "a name or an object"
     if wanted is None:
         return Issue(field, f"{error['msg'][:200]} (got {shown(value)})")
-    return Issue(field, f"must be {wanted.format(**context)}, not {shown(value)}")
+    said = f"must be {wanted.format(**context)}, not {shown(value)}"
+    words = words_of(field) if kind == "string_type" and field in field_paths() else None
+    return Issue(field, f"{words_text(words)}; {said}" if words else said)
 
 
 WANTED = {  # by the kind of a pydantic error

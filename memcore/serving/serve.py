@@ -53,16 +53,22 @@ def rows(x: Any) -> tuple[LedgerRow, ...]:
     return *weights, *tables, *kv_rows(x.server), *state_rows(x.server), activations
 
 
-def verdict(served: Serve, concurrency: int) -> str:
-    """Whether so many sequences fit, on each GPU of a replica, and by how much."""
+def verdict(served: Serve, plan: Plan) -> str:
+    """Whether the plan's sequences fit, on each GPU of a replica, and by how much."""
+    concurrency = plan.serve.concurrency
     asked, left = served.sequence_bytes * concurrency, served.kv_budget_bytes
     if reason := nothing_fits(served):
         return f"{reason}. {REMEDY}"
     need = "1 sequence needs" if concurrency == 1 else f"{concurrency:,} sequences need"
-    need += f" {bytes_text(asked)} of KV cache on each GPU"
+    need += f" {bytes_text(asked)} of KV cache "
+    need += (
+        "for each GPU, in the host's memory" if plan.serve.offload_kv == "cpu" else "on each GPU"
+    )
+    where = " there for each GPU" if plan.serve.offload_kv == "cpu" else ""
     if served.fits:
-        return f"{need}, of {bytes_text(left)} left for it; {bytes_text(left - asked)} to spare"
-    return f"{need}, and {bytes_text(left)} are left; {served.max_concurrency:,} fit"
+        room = f"{bytes_text(left)} left for it{where}"
+        return f"{need}, of {room}; {bytes_text(left - asked)} to spare"
+    return f"{need}, and {bytes_text(left)} are left{where}; {served.max_concurrency:,} fit"
 
 
 def nothing_fits(served: Serve) -> str:

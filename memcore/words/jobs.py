@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from memcore.words.word import Word
+
 # As Hugging Face's Trainer runs adapters with bf16=True, whole on every GPU: LoRA over weights in
 # 16 bits; QLoRA under autocast, as what is not quantized is fp32 then. Its compute_loss returns the
 # loss alone, so that no outputs are kept.
@@ -16,14 +18,22 @@ TRAINER = {
 }
 # What an engine beside a trainer takes of a GPU: verl's default (rollout.gpu_memory_utilization).
 SHARES = {"serve.memory_utilization": 0.5}
-KIND = ("train.adapter", "together.kind")  # the fields that make a job what it is
-JOBS: Mapping[str, Mapping[str, Any]] = {
-    "pretrain": {"train.adapter": "none", "run.tokens": 1_000_000_000_000},
-    "fine-tune": {"train.adapter": "none", "run.tokens": 100_000_000},
-    "lora": {"train.adapter": "lora"} | TRAINER,
-    "qlora": {"train.adapter": "qlora"} | TRAINER | {"train.precision": "bf16-autocast"},
-    "serve": {},
-    "rl": {"together.kind": "grpo"} | SHARES,
+KIND = ("job", "train.adapter", "together.kind")  # the fields that make a job what it is
+ANY, TRAIN, SERVE, RL = "any", "train", "serve", "rl"
+# What a plan is about, as its field `job` says; RL follows from together.kind.
+ABOUT: Mapping[str, Word] = {
+    ANY: Word("Training and serving", "Not said: both are answered, training first."),
+    TRAIN: Word("Training", "Training is what is answered; with an engine beside it, RL is."),
+    SERVE: Word("Serving", "A server is what is answered, and no training."),
 }
-SERVE = "serve"
-BOTH = (None, "rl")  # jobs, or none named, that train and serve; all others train
+VIEWS = {SERVE: "serve", RL: "together"}  # the page of the app that opens for it, if not the first
+JOBS: Mapping[str, Mapping[str, Any]] = {
+    "pretrain": {"job": TRAIN, "train.adapter": "none", "run.tokens": 1_000_000_000_000},
+    "fine-tune": {"job": TRAIN, "train.adapter": "none", "run.tokens": 100_000_000},
+    "lora": {"job": TRAIN, "train.adapter": "lora"} | TRAINER,
+    "qlora": {"job": TRAIN, "train.adapter": "qlora"}
+    | TRAINER
+    | {"train.precision": "bf16-autocast"},
+    SERVE: {"job": SERVE},
+    RL: {"job": TRAIN, "together.kind": "grpo"} | SHARES,
+}

@@ -11,7 +11,7 @@ from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan import link
 from memcore.plan.keys import VERSION
-from memcore.plan.plan import Plan
+from memcore.plan.plan import Plan, get
 
 
 def keys(at: object) -> set[str]:
@@ -39,8 +39,7 @@ def test_each_job_leads_to_a_plan_or_to_its_place(job: str) -> None:
     plan = shown_plan(at)
     for path, value in start.JOBS[job].items():
         if path != "run.tokens":
-            section, _, name = path.partition(".")
-            assert getattr(getattr(plan, section), name) == value
+            assert get(plan, path) == value
     says = {"Serve": "**Serving", "RL": "**The fullest phase"}.get(job, "**Training")
     assert verdict(at).startswith(says)
     assert not said(at)

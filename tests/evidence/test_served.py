@@ -605,7 +605,7 @@ def test_where_nothing_fits_no_speeds_are_claimed(fields, why):
     book = Book(plan, report)
     assert not [name for name in SPEEDS if book.found(f"serve.{name}")]
     assert book.explain("serve.running").value == 0
-    assert why in verdict(report.serve, plan.serve.concurrency)
+    assert why in verdict(report.serve, plan)
 
 
 def test_what_fits_in_part_says_whose_speeds_are_given():

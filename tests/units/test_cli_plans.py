@@ -117,7 +117,7 @@ def test_a_job_is_where_the_plan_begins(capsys, job):
 
 @pytest.mark.parametrize(
     ("job", "trained", "served"),
-    [("lora", True, False), ("serve", False, True), ("rl", True, True), (None, True, True)],
+    [("lora", True, False), ("serve", False, True), ("rl", True, False), (None, True, True)],
 )
 def test_a_report_says_what_the_job_is_about(capsys, job, trained, served):
     asked = ["--job", job] if job else []

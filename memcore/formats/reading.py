@@ -205,6 +205,7 @@ def read_files(
         draft.config, draft.drafted = draft.drafted, None
     document["model"] = _model(draft, model, otherwise, config_of, assumed)
     architecture = resolve_model(document["model"])
+    _refuse_stored(architecture, draft)
     _guesser(draft, config_of, assumed)
     _cluster(document, draft, gpu, gpus, assumed)
     draft.settle(_around(document, architecture))
@@ -262,6 +263,18 @@ def _about(draft: Draft, kinds: Mapping[str, str]) -> str:
         return ANY
     serves = "serve.engine" in draft.fields and "together.kind" not in draft.fields
     return SERVE if serves else TRAIN
+
+
+def _refuse_stored(model: Model, draft: Draft) -> None:
+    """Raises PlanError where a config.json has its weights in a way that is not planned."""
+    how = model.quantization
+    if how is not None and not how.word and "serve.weight_dtype" not in draft.fields:
+        notes = f" ({'; '.join(how.notes)})" if how.notes else ""
+        message = (
+            f"weights as {shown(how.method)}{notes} are not planned; take the key out of the file "
+            "to plan the model in 16 bits, and set serve.weight_dtype to what has about its bits"
+        )
+        raise PlanError([Issue("model.quantization_config", message)])
 
 
 def _unsure(text: Text, kind: str, draft: Draft) -> None:

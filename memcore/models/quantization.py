@@ -1,13 +1,17 @@
 """Quantization: how a config.json says that its weights are stored.
 
-quantization_config as transformers (quantizers/auto.py, utils/quantization_config.py), vLLM
-(model_executor/layers/quantization) and NVIDIA's ModelOpt (hf_quant_config.json) write and read it.
+quantization_config as transformers 5.23 (quantizers/auto.py, utils/quantization_config.py), vLLM
+0.33 (model_executor/layers/quantization), SGLang 0.5.23 (srt/layers/quantization) and ModelOpt
+(hf_quant_config.json) write and read it; MLX's `quantization` as mlx-lm (utils.quantize_model);
+what torchao, HQQ, quanto, Quark and ExLlama store, as their packages do. AQLM's codebooks, SpQR's
+outliers and VPTQ's tables have sizes that a config.json does not say: these are refused by name.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +19,7 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.kept import kept
-from memcore.words.stored import WEIGHT_DTYPES, WeightDtype
+from memcore.words.stored import WEIGHT_DTYPES, WeightDtype, bits, grouped, of_bits
 
 MOST_MODULES = 20_000  # that a file names; published ones name a few hundred
 LONGEST = 300  # characters of one of them
@@ -32,6 +36,8 @@ class Quantization:
              fits counts
     only     matrices that no name fits are not quantized
     uniform  every matrix of the layers is quantized, not those of experts alone
+    matrices  the type of the layers' matrices, where it is not that of the word; outer: of the
+              embedding and the head; head: of the head alone. '' as the word has them
     cache    of KV_DTYPES, that the file asks for; '' where it asks for none
     notes    what of it is planned otherwise
     """
@@ -43,20 +49,30 @@ class Quantization:
     uniform: bool = False
     cache: str = ""
     notes: tuple[str, ...] = ()
+    matrices: str = ""
+    outer: str = ""
+    head: str = ""
 
     @property
     def dtype(self) -> WeightDtype:
         """How the weights of this file are stored."""
         base = WEIGHT_DTYPES[self.word or "bf16"]
+        if self.matrices and self.matrices != base.matrices:
+            label = f"in {self.matrices} a weight"
+            base = replace(base, label=label, matrices=self.matrices, recipe="", outer="")
+        base = replace(base, outer=self.outer or base.outer, head=self.head or base.head)
         matrices = "" if self.only else base.matrices
         recipe = "" if self.uniform else base.recipe
         return replace(base, modules=self.modules, recipe=recipe, matrices=matrices or "bf16")
 
 
+KEYS = ("quantization_config", "hf_quant_config", "compression_config", "quantization")
+
+
 def read(config: Mapping[str, Any], wide: tuple[str, ...] = ()) -> Quantization | None:
     """What a config says of how its weights are stored; None where it says nothing. `wide`: names
     of what is in 16 bits though it does not say so."""
-    for key in ("quantization_config", "hf_quant_config", "compression_config"):
+    for key in KEYS:
         given = config.get(key)
         if isinstance(given, Mapping) and given:
             inner = given.get("quantization")  # as ModelOpt has it in a file of its own
@@ -85,6 +101,8 @@ def _read(given: Mapping[str, Any]) -> Quantization:
     method = given.get("quant_method", "modelopt" if "quant_algo" in given else None)
     if method is None and (given.get("load_in_4bit") or given.get("load_in_8bit")):
         method = "bitsandbytes"
+    if method is None and isinstance(given.get("bits"), int) and "group_size" in given:
+        method = "mlx"
     method = method if isinstance(method, str) else ""
     reader = _READERS.get(method.replace("_", "-").lower())
     found = reader(given) if reader else Quantization(method or "not named", "")
@@ -105,7 +123,7 @@ def _wide(given: Mapping[str, Any]) -> list[str]:
     """Names of what stays in 16 bits."""
     found: list[str] = []
     for key in ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules",
-                "ignored_layers"):  # fmt: skip
+                "ignored_layers", "skip_modules", "exclude"):  # fmt: skip
         names = given.get(key)
         found += [n for n in names if isinstance(n, str)] if isinstance(names, list) else []
     return found
@@ -115,6 +133,7 @@ def _cache(given: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     """The word of KV_DTYPES for what a file says of the cache, and what is said of another."""
     scheme = given.get("kv_cache_scheme")
     algorithm = given.get("kv_cache_quant_algo") or given.get("kv_cache_quant_method")
+    algorithm = algorithm or _cache_of_quark(given) or None
     if isinstance(scheme, Mapping):
         algorithm = f"{scheme.get('type')} of {scheme.get('num_bits')} bits"
         word = {"float of 8 bits": "fp8", "int of 8 bits": "int8"}.get(algorithm, "")
@@ -131,28 +150,298 @@ def _fp8(given: Mapping[str, Any]) -> Quantization:
     block = given.get("weight_block_size")
     if block is None or given.get("quant_method") == "fbgemm_fp8":
         return Quantization("", "fp8")
+    if block == [1, 32]:  # of Microscaling
+        return Quantization("", "mxfp8")
     notes = () if block == [128, 128] else (f"blocks of {shown(block)} as of 128 x 128",)
     return Quantization("", "fp8-block", notes=notes)
 
 
-def _grouped(bits: Any, group: Any, notes: tuple[str, ...] = ()) -> Quantization:
-    """Whole numbers, with a scale for each group of a row."""
-    if bits == 8:
-        return Quantization("", "int8", notes=notes)
-    if bits != 4:
-        return Quantization("", "", notes=(f"{_text(bits)} bits",))
-    words = {128: "int4", 64: "int4-g64", 32: "int4-g32"}
-    if group in words:
-        return Quantization("", words[group], notes=notes)
-    return Quantization("", "int4", notes=(*notes, f"groups of {shown(group)} as of 128"))
+WORDS = {2: "int2", 3: "int3", 4: "int4"}  # for whole numbers of so many bits; int8 for more
+NAMED = {(4, 128): "int4", (4, 64): "int4-g64", (4, 32): "int4-g32", (8, 0): "int8"}
+NARROWEST, WIDEST = 1, 8
+
+
+def _grouped(values: Any, group: Any, zero: float | None = None) -> Quantization:
+    """Whole numbers, with a scale of 16 bits for each group of a row, and a zero of `zero` bits, by
+    default as wide as a value; a group of -1 or None is a whole row."""
+    if type(values) not in (int, float) or not NARROWEST <= values <= WIDEST:
+        return Quantization("", "", notes=(f"{_text(values)} bits",))
+    of = group if type(group) is int and group > 0 else 0
+    if group not in (None, -1, 0) and not of:
+        return Quantization("", "", notes=(f"groups of {shown(group)}",))
+    if zero is None and (values, of) in NAMED:
+        return Quantization("", NAMED[values, of])
+    kind = grouped(values, of, zero=values if zero is None else zero)
+    return Quantization("", WORDS.get(math.ceil(values), "int8"), matrices=kind)
+
+
+def _type_of(how: Quantization) -> str:
+    """The type of the matrices of something that is stored so."""
+    return how.matrices or WEIGHT_DTYPES[how.word].matrices
 
 
 def _gptq(given: Mapping[str, Any]) -> Quantization:
     found = _grouped(given.get("bits", given.get("w_bit")),
                      given.get("group_size", given.get("q_group_size", 128)))  # fmt: skip
     if given.get("lm_head") is True and found.word:
-        found = replace(found, modules=(("lm_head", WEIGHT_DTYPES[found.word].matrices),))
+        found = replace(found, modules=(("lm_head", _type_of(found)),))
+    return _dynamic(given, found) if found.word else found
+
+
+def _dynamic(given: Mapping[str, Any], found: Quantization) -> Quantization:
+    """The same with what GPTQModel's `dynamic` says of some modules: '-:' in front of a pattern
+    leaves them as they are, '+:' or nothing stores them otherwise."""
+    dynamic = given.get("dynamic")
+    modules, notes = list(found.modules), found.notes
+    for name, how in list(dynamic.items())[:MOST_MODULES] if isinstance(dynamic, Mapping) else ():
+        pattern, kind = str(name), ""
+        if not pattern.startswith("-:"):
+            own = how if isinstance(how, Mapping) else {}
+            size = own.get("group_size", given.get("group_size", 128))
+            one = _grouped(own.get("bits", given.get("bits")), size)
+            kind = _type_of(one) if one.word else _type_of(found)
+        patterns, strange = _patterns([f"re:{pattern.removeprefix('-:').removeprefix('+:')}"])
+        modules += [(each, kind) for each in patterns]
+        notes += strange
+    return replace(found, modules=tuple(modules), notes=notes)
+
+
+def _auto_round(given: Mapping[str, Any]) -> Quantization:
+    """Intel's: `data_type` of the values; other bits for some modules in `extra_config`."""
+    found = _of_data_type(given, given)
+    extra = given.get("extra_config")
+    modules = []
+    for name, how in list(extra.items())[:MOST_MODULES] if isinstance(extra, Mapping) else ():
+        own = how if isinstance(how, Mapping) else {}
+        if own.get("bits", 0) == 16:
+            modules.append((str(name), ""))
+        elif own.get("bits") and (one := _of_data_type(own, given)).word:
+            modules.append((str(name), _type_of(one)))
+    return replace(found, modules=tuple(modules)) if found.word else found
+
+
+def _of_data_type(given: Mapping[str, Any], base: Mapping[str, Any]) -> Quantization:
+    kind, values = (given.get(k, base.get(k)) for k in ("data_type", "bits"))
+    kind, group = str(kind or "int"), given.get("group_size", base.get("group_size", 128))
+    if kind == "int":
+        return _grouped(values, group)
+    if kind in ("fp", "fp8") and values == 8:
+        return _fp8({"weight_block_size": group} if isinstance(group, list) else {})
+    word = {("mx_fp", 4): "mxfp4", ("mx_fp", 8): "mxfp8", ("nv_fp", 4): "nvfp4"}.get(
+        (kind[:5], values), ""
+    )
+    notes = () if word else (f"{shown(kind)[1:-1]} of {_text(values)} bits",)
+    return Quantization("", word, uniform=True, notes=notes)
+
+
+def _hqq(given: Mapping[str, Any]) -> Quantization:
+    """A scale and a zero of 16 bits for each group, or of their own bits; three bits take 3.2, ten
+    in an int32 (hqq/core/bitpack.py)."""
+    config = given.get("quant_config")
+    config = config if isinstance(config, Mapping) else {}
+    named = [(str(k), v) for k, v in config.items() if isinstance(v, Mapping)]
+    if "weight_quant_params" in config:
+        return _of_hqq(config)
+    listed = [(name, how) for name, each in named if (how := _of_hqq(each)).word]
+    if not listed:
+        return Quantization("", "")
+    narrow = min((how.word for _, how in listed), key=lambda word: bits(_type_of_word(word)))
+    return _named(narrow, [(name, _type_of(how)) for name, how in listed])
+
+
+def _type_of_word(word: str) -> str:
+    return WEIGHT_DTYPES[word].matrices
+
+
+def _of_hqq(config: Mapping[str, Any]) -> Quantization:
+    weights = config.get("weight_quant_params")
+    weights = weights if isinstance(weights, Mapping) else {}
+    more = 0.0
+    for key in ("scale_quant_params", "zero_quant_params"):
+        own = config.get(key)
+        values = own.get("nbits") if isinstance(own, Mapping) else 16
+        more += values if isinstance(values, int) and 0 < values <= 16 else 16
+    values = weights.get("nbits")
+    values = 3.2 if values == 3 else values
+    return _grouped(values, weights.get("group_size"), zero=more - 16)
+
+
+def _mlx(given: Mapping[str, Any]) -> Quantization:
+    """Every matrix, the embedding and the head too; other bits, or none, for some of them."""
+    found = _of_mlx(given, given)
+    if not found.word:
+        return found
+    modules = []
+    for name, how in list(given.items())[:MOST_MODULES]:
+        if how is False:
+            modules.append((str(name), ""))
+        elif isinstance(how, Mapping) and (one := _of_mlx(how, given)).word:
+            modules.append((str(name), _type_of(one)))
+    kind = _type_of(found)
+    return replace(found, matrices=kind, outer=kind, modules=tuple(modules), uniform=True)
+
+
+def _of_mlx(given: Mapping[str, Any], base: Mapping[str, Any]) -> Quantization:
+    mode = given.get("mode", base.get("mode", "affine"))
+    if mode in ("mxfp4", "mxfp8", "nvfp4"):
+        return Quantization("", mode)
+    values, group = (given.get(key, base.get(key)) for key in ("bits", "group_size"))
+    found = _grouped(values, group, zero=16)
+    word = f"mlx-{values}bit"
+    return replace(found, word=word) if found.word and word in WEIGHT_DTYPES else found
+
+
+def _quark(given: Mapping[str, Any]) -> Quantization:
+    """AMD's: one scheme for all, others by the names of layers."""
+    whole = given.get("global_quant_config")
+    found = _of_quark(whole if isinstance(whole, Mapping) else {})
+    layers = given.get("layer_quant_config")
+    modules = []
+    for name, how in list(layers.items())[:MOST_MODULES] if isinstance(layers, Mapping) else ():
+        one = _of_quark(how) if isinstance(how, Mapping) and how.get("weight") else None
+        if one and one.word:
+            modules.append((str(name), _type_of(one)))
+        elif one:
+            return one
+    return replace(found, modules=tuple(modules), uniform=True) if found.word else found
+
+
+def _of_quark(scheme: Mapping[str, Any]) -> Quantization:
+    weight = scheme.get("weight")
+    if isinstance(weight, list):  # in two steps: the last is what is stored
+        weight = weight[-1] if weight else None
+    weight = weight if isinstance(weight, Mapping) else {}
+    dtype, group = str(weight.get("dtype")), weight.get("group_size")
+    by_group = weight.get("qscheme") == "per_group"
+    scale = 8 if weight.get("scale_format") in ("e8m0", "e4m3") or dtype.startswith("fp") else 16
+    size = group if by_group and type(group) is int and group > 0 else 0
+    if dtype == "fp4" and size in (16, 32):
+        return Quantization("", "nvfp4" if size == 16 else "mxfp4")
+    if dtype.startswith("fp8"):
+        return Quantization("", "mxfp8" if size == 32 else "fp8")
+    if dtype.startswith("fp6"):
+        return Quantization("", "fp8", matrices=grouped(6, size, scale))
+    values = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int2": 2, "int3": 3}.get(dtype)
+    return _grouped(values or dtype, size)
+
+
+def _cache_of_quark(given: Mapping[str, Any]) -> str:
+    """The dtype of the cache in a file of Quark's: that of the layers that write it."""
+    export, layers = given.get("export"), given.get("layer_quant_config")
+    names = export.get("kv_cache_group") if isinstance(export, Mapping) else None
+    if not isinstance(names, list) or not names or not isinstance(layers, Mapping):
+        return ""
+    for how in layers.values():
+        out = how.get("output_tensors") if isinstance(how, Mapping) else None
+        dtype = str(out.get("dtype")) if isinstance(out, Mapping) else ""
+        for word in ("fp8", "int8"):
+            if dtype.startswith(word):
+                return word
+    return ""
+
+
+# Configs of torchao by name: bits of a value, and values of a group where it does not say.
+OF_TORCHAO = {
+    "int4weightonly": (4, 128),
+    "int8weightonly": (8, 0),
+    "int8dynamicactivationint8weight": (8, 0),
+    "int8dynamicactivationint4weight": (4, 32),
+    "float8dynamicactivationint4weight": (4, 128),
+    "int4dynamicactivationint4weight": (4, 0),
+    "gemliteuintxweightonly": (4, 64),
+}
+FLOATS_OF_TORCHAO = {
+    "float8weightonly": "fp8",
+    "float8dynamicactivationfloat8weight": "fp8",
+    "float8staticactivationfloat8weight": "fp8",
+    "nvfp4weightonly": "nvfp4",
+    "nvfp4dynamicactivationnvfp4weight": "nvfp4",
+    "mxfp4": "mxfp4",
+}
+
+
+def _torchao(given: Mapping[str, Any]) -> Quantization:
+    kind = given.get("quant_type")
+    if isinstance(kind, Mapping):
+        kind = kind.get("default", kind)
+    named: Any = {}
+    if isinstance(kind, Mapping) and isinstance(kind.get("_data"), Mapping):
+        inner = kind["_data"]
+        named = inner.get("fqn_to_config") or inner.get("module_fqn_to_config") or {}
+    if isinstance(named, Mapping) and named:
+        base = named.get("_default")
+        found = _of_torchao(base, given) if base is not None else None
+        listed = [(str(n), _of_torchao(how, given)) for n, how in named.items() if n != "_default"]
+        if strange := [how for _, how in listed if not how.word and how.notes]:
+            return strange[0]
+        modules = [(name, _type_of(how) if how.word else "") for name, how in listed]
+        if found is None:
+            words = [h.word for _, h in listed if h.word]
+            return _named(words[0], modules) if words else Quantization("", "")
+        return replace(found, modules=_named(found.word, modules).modules) if found.word else found
+    found = _of_torchao(kind, given)
+    if given.get("include_input_output_embeddings") is True and found.word:
+        found = replace(found, outer=_type_of(found))
     return found
+
+
+def _of_torchao(kind: Any, given: Mapping[str, Any]) -> Quantization:
+    """One config of torchao's, as an object, or as a word with its arguments beside."""
+    if kind is None:
+        return Quantization("", "")
+    inner = kind.get("_data") if isinstance(kind, Mapping) else given.get("quant_type_kwargs")
+    inner = inner if isinstance(inner, Mapping) else {}
+    name = str(kind.get("_type") if isinstance(kind, Mapping) else kind)
+    plain = name.replace("_", "").lower().removesuffix("config")
+    if plain in FLOATS_OF_TORCHAO:
+        return Quantization("", FLOATS_OF_TORCHAO[plain], uniform=True)
+    group, values = inner.get("group_size"), None
+    if plain in OF_TORCHAO:
+        values, usual = OF_TORCHAO[plain]
+        group = usual if group is None else group
+    elif plain.endswith(("intxweightonly", "int8dynamicactivationintxweight")):
+        said = re.search(r"int([1-8])\b", str(inner.get("weight_dtype")))
+        values = int(said[1]) if said else None
+        how = inner.get("granularity", inner.get("weight_granularity"))
+        own = how.get("_data") if isinstance(how, Mapping) else None
+        group = own.get("group_size") if isinstance(own, Mapping) else group
+    if values is None:
+        return Quantization("", "", notes=(shown(name)[1:-1],))
+    return _grouped(values, group, zero=16)
+
+
+def _quanto(given: Mapping[str, Any]) -> Quantization:
+    """A scale and a shift in 16 bits for each 128, of fewer than 8 bits (optimum-quanto)."""
+    word = str(given.get("weights"))
+    if word.startswith("float8"):
+        return Quantization("", "fp8")
+    values = {"int8": 8, "int4": 4, "int2": 2}.get(word)
+    return _grouped(values or word, 0 if values == 8 else 128, zero=16)
+
+
+def _exllama(given: Mapping[str, Any]) -> Quantization:
+    """Bits in the mean over the matrices of the layers, scales included, and those of the head."""
+    mean, head = given.get("bits"), given.get("head_bits")
+    if not isinstance(mean, (int, float)) or not NARROWEST <= mean <= WIDEST:
+        return Quantization("", "", notes=(f"{_text(mean)} bits",))
+    found = Quantization("", WORDS.get(math.ceil(mean), "int8"), matrices=of_bits(mean))
+    if isinstance(head, (int, float)) and NARROWEST <= head <= 16:
+        return replace(found, head=of_bits(head))
+    return found
+
+
+def _named_word(key: str, usual: str, words: Mapping[str, str]) -> Any:
+    """A reader of a file in which one key says the type."""
+
+    def reads(given: Mapping[str, Any]) -> Quantization:
+        said = str(given.get(key, usual))
+        word = words.get(said, "")
+        return Quantization("", word, uniform=True, notes=() if word else (shown(said)[1:-1],))
+
+    return reads
+
+
+FLOATS = {"nvfp4": "nvfp4", "mxfp4": "mxfp4", "mxfp8": "mxfp8"}
 
 
 def _bitsandbytes(given: Mapping[str, Any]) -> Quantization:
@@ -177,6 +466,7 @@ ALGORITHMS = {  # ModelOpt's
     "INT8_SQ": "int8",
     "W8A8_SQ_PER_CHANNEL": "int8",
     "MXFP4": "mxfp4",
+    "MXFP8": "mxfp8",
 }
 
 
@@ -186,7 +476,9 @@ def _modelopt(given: Mapping[str, Any]) -> Quantization:
     if algorithm == "MIXED_PRECISION" and isinstance(layers, Mapping):
         stored, strange = [], set()
         for name, how in itertools.islice(layers.items(), MOST_MODULES):
-            word = ALGORITHMS.get(str(how.get("quant_algo")) if isinstance(how, Mapping) else "")
+            word = ALGORITHMS.get(
+                str(how.get("quant_algo")).upper() if isinstance(how, Mapping) else ""
+            )
             if word:
                 stored.append((str(name), WEIGHT_DTYPES[word].matrices))
             else:
@@ -196,6 +488,7 @@ def _modelopt(given: Mapping[str, Any]) -> Quantization:
         types = [kind for _, kind in stored]
         narrowest = "nvfp4" if "nvfp4" in types else "fp8"
         return _named(narrowest, stored)
+    algorithm = algorithm.upper() if isinstance(algorithm, str) else algorithm
     if isinstance(algorithm, str) and algorithm in ALGORITHMS:
         group = given.get("group_size")
         if ALGORITHMS[algorithm] == "int4" and group is not None:
@@ -226,29 +519,30 @@ def _compressed(given: Mapping[str, Any]) -> Quantization:
     everything = [scheme for names, scheme in found if "Linear" in names]
     notes += tuple(n for _, s in found for n in s.notes)
     listed = [
-        (name, WEIGHT_DTYPES[scheme.word].matrices)
-        for names, scheme in found
-        for name in names
-        if name != "Linear"
+        (name, _type_of(scheme)) for names, scheme in found for name in names if name != "Linear"
     ]
     if not everything:
         first = min((s.word for _, s in found), key=lambda w: w not in ("nvfp4", "mxfp4"))
         return replace(_named(first, listed), notes=notes)
-    base = Quantization("", everything[0].word, uniform=True, notes=notes)
+    base = replace(everything[0], uniform=True, notes=notes)
     return replace(base, modules=_named(base.word, listed).modules)
 
 
 def _scheme(weights: Mapping[str, Any]) -> Quantization:
-    bits, kind, group = (weights.get(key) for key in ("num_bits", "type", "group_size"))
+    values, kind, group = (weights.get(key) for key in ("num_bits", "type", "group_size"))
     if kind == "int":
-        return _grouped(bits, 128 if group is None else group)
-    if (bits, kind) == (8, "float"):
+        by_group = weights.get("strategy", "group") == "group" and group is not None
+        usual = 128 if values == 4 and "strategy" not in weights else -1
+        return _grouped(values, group if by_group else usual)
+    if (values, kind) == (8, "float"):
+        if group == 32:
+            return Quantization("", "mxfp8")
         block = weights.get("block_structure")
         return _fp8({"weight_block_size": block} if block else {})
     words = {16: "nvfp4", 32: "mxfp4"}
-    if (bits, kind) == (4, "float") and group in words:
+    if (values, kind) == (4, "float") and group in words:
         return Quantization("", words[group])
-    return Quantization("", "", notes=(f"{_text(kind)} of {_text(bits)} bits",))
+    return Quantization("", "", notes=(f"{_text(kind)} of {_text(values)} bits",))
 
 
 def _named(word: str, listed: Iterable[tuple[str, str]]) -> Quantization:
@@ -270,8 +564,25 @@ _READERS = {
     "fbgemm-fp8": _fp8,
     "finegrained-fp8": _fp8,
     "mxfp4": lambda given: Quantization("", "mxfp4"),
-    "gptq": _gptq,
-    "awq": _gptq,
+    "mxfp8": lambda given: Quantization("", "mxfp8", uniform=True),
+    **dict.fromkeys(("gptq", "awq", "gptq-marlin", "awq-marlin", "gptqmodel", "marlin"), _gptq),
+    **dict.fromkeys(("auto-round", "autoround", "intel/auto-round", "inc"), _auto_round),
+    "hqq": _hqq,
+    "mlx": _mlx,
+    "metal": lambda given: _grouped(given.get("bits", 4), given.get("group_size", 64), zero=16),
+    "sinq": lambda given: _grouped(given.get("nbits", 4), given.get("group_size", 64), zero=16),
+    "quark": _quark,
+    "torchao": _torchao,
+    "quanto": _quanto,
+    "eetq": lambda given: Quantization("", "int8"),
+    **dict.fromkeys(("exl2", "exl3"), _exllama),
+    "higgs": lambda given: _grouped(given.get("bits", 4), given.get("group_size", 256), zero=0),
+    "bitnet": lambda given: _grouped(2, 0),
+    "fp-quant": _named_word("forward_dtype", "nvfp4", FLOATS),
+    "fouroversix": _named_word("dtype", "nvfp4", FLOATS),
+    "nvfp4": lambda given: Quantization("", "nvfp4", uniform=True),
+    **dict.fromkeys(("w8a8-int8", "blockwise-int8"), lambda given: Quantization("", "int8")),
+    "w8a8-fp8": lambda given: Quantization("", "fp8"),
     "bitsandbytes": _bitsandbytes,
     "compressed-tensors": _compressed,
     "modelopt": _modelopt,

@@ -46,11 +46,10 @@ from memcore.search.levers import differences
 from memcore.search.solve import Miss, Targets, gpus_each
 from memcore.search.space import KEEPS, ROUNDING, TRAINING
 from memcore.serving.server import Server
-from memcore.serving.stored import bits
 from memcore.timing.certainty import Told, apart_serving, ranked
 from memcore.units import HOUR, MILLION
 from memcore.words.engines import AUTO, ENGINES
-from memcore.words.stored import KV_DTYPES, WEIGHT_DTYPES
+from memcore.words.stored import KV_DTYPES, WEIGHT_DTYPES, bits
 
 STEP, FIRST, EACH, MORE = "sequences of a step", "first token", "time per token", "more GPUs"
 MISSED = {"ttft": FIRST, "tpot": EACH}

@@ -12,7 +12,7 @@ from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.reading import Read, Terms
 from memcore.quantity.shapes import elements, row, shape, sum_of, width
 from memcore.report import LedgerRow
-from memcore.serving import allocator, stored, time
+from memcore.serving import allocator, time
 from memcore.serving.cache import (
     CROSS_CACHE,
     ENTRIES,
@@ -44,6 +44,7 @@ from memcore.training.numbers_of_time import (
     sides,
 )
 from memcore.words.serving import PREFILLS
+from memcore.words.stored import bits, bits_alone
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book
@@ -91,8 +92,8 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
         elif r.consumer == "tables":
             formula = elements(book, r.shape, serving=True) * width(r.dtype)
         else:
-            bits = known(f"bits of {r.dtype}", stored.bits(r.dtype), source=STORED)
-            formula = ceiling(elements(book, r.shape, serving=True) * bits / 8)
+            width_of = known(f"bits of {r.dtype}", bits(r.dtype), source=STORED)
+            formula = ceiling(elements(book, r.shape, serving=True) * width_of / 8)
         if field == "bytes" and r.count > 1:
             formula = formula * known("layers", r.count, source="stages of a replica: serve.pp")
     return about(r.name, "bytes", formula, meaning, [r.source], r.certainty)
@@ -100,8 +101,8 @@ def _row(book: Book, i: str, field: str = "bytes") -> Explanation:
 
 def _unused(book: Book, r: LedgerRow) -> Formula:
     """What is left of a tensor's segment."""
-    bits = known(f"bits of {r.dtype}", stored.bits_alone(r.dtype), source=STORED)
-    tensor = elements(book, r.shape, serving=True) * bits / 8
+    alone = known(f"bits of {r.dtype}", bits_alone(r.dtype), source=STORED)
+    tensor = elements(book, r.shape, serving=True) * alone / 8
     segment = known("segment", allocator.SEGMENT, "bytes", source=allocator.SOURCE)
     return ceiling(tensor / segment) * segment - tensor
 

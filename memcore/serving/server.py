@@ -58,7 +58,7 @@ from memcore.tape.tape import Tape
 from memcore.timing.roofline import Execution, executions
 from memcore.words.engines import ENGINES, Engine
 from memcore.words.serving import EAGLE, KV_CACHES, MULTI_TOKEN, NO_DRAFT, RUNTIMES, CacheManager
-from memcore.words.stored import KV_DTYPES, WeightDtype
+from memcore.words.stored import KV_DTYPES, WeightDtype, bits
 
 EAGLE_VOCABULARY = 32_000  # draft_vocab_size of the published EAGLE-3 heads
 VOCAB_MULTIPLE = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
@@ -606,7 +606,7 @@ def _read_bits(
         for p in tape.parameters:
             row = size(stored.width(p, model), sizes)
             for kind, n in stored.types(dtype, model, p, layers, row).items():
-                found.setdefault(as_read(p.shape), []).extend([stored.bits(kind)] * n)
+                found.setdefault(as_read(p.shape), []).extend([bits(kind)] * n)
     return {shape: sum(bits) / len(bits) for shape, bits in found.items() if bits}
 
 

@@ -6,7 +6,6 @@ for, and in which layer, decides its type. Norms, biases and routers stay in fp3
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -17,7 +16,7 @@ from memcore.models.model import Model
 from memcore.models.quantization import stored_as
 from memcore.tape.dims import VOCAB, Cut, Factor
 from memcore.tape.tape import Storage
-from memcore.words.stored import STORED_BITS, WeightDtype
+from memcore.words.stored import WeightDtype
 
 REST, EMBEDDING, HEAD, EXPERTS, MLP = "rest", "embedding", "head", "experts", "mlp"
 VALUES, KEYS, OUTPUT, MATRIX = "values", "keys", "output", "matrix"
@@ -205,16 +204,6 @@ def _fitting(kind: str, row: int) -> str:
         return kind
     smaller = _SMALLER.get(kind, "IQ4_NL")
     return smaller if _block(kind) == 256 and row % 32 == 0 else "fp16"
-
-
-def bits(kind: str) -> float:
-    return STORED_BITS[kind]
-
-
-def bits_alone(kind: str) -> float:
-    """Bits of a value without its share of scales, which are a tensor of their own but in
-    llama.cpp's types."""
-    return STORED_BITS[kind] if kind[0] in "QI" else math.floor(STORED_BITS[kind])
 
 
 _JOINED = {  # vLLM's packed_modules_mapping, and DeepSeek's fused_qkv_a_proj

@@ -37,6 +37,7 @@ from memcore.tape.ledger import AUTOGRAD, Amounts
 from memcore.tape.tape import Storage
 from memcore.words import experts
 from memcore.words.serving import MULTI_TOKEN
+from memcore.words.stored import bits, bits_alone
 from memcore.words.word import DTYPE_BYTES
 
 ROTARY_SOURCE = (
@@ -93,7 +94,7 @@ def weight_rows(
     rows = []
     for p, kind, times in (item for part in held for item in part):
         shape = shared_out(server, p.shape)
-        each = math.ceil(amounts.elements(shape) * stored.bits(kind) / 8)
+        each = math.ceil(amounts.elements(shape) * bits(kind) / 8)
         why = "a weight, as stored for inference"
         extents = amounts.extents(shape)
         rows.append(row(p.name, "parameters", extents, kind, each, times, AUTOGRAD, why))
@@ -104,14 +105,14 @@ def on_host(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) ->
     """Bytes of layers, of experts and of what is around the layers that the CPU computes with."""
     plan, found = server.plan, 0.0
     if plan.serve.gpu_layers:
-        found += sum(amounts.elements(p.shape) * stored.bits(k) / 8 * n for p, k, n in held[0])
+        found += sum(amounts.elements(p.shape) * bits(k) / 8 * n for p, k, n in held[0])
     first, experts_of = plan.host_layers, max(plan.host_layers, plan.serve.cpu_moe_layers)
     for (tape, _), layers in zip(server.layers, _heaviest(server, amounts), strict=True):
         for p in tape.parameters:
             there = experts_of if len(p.shape) == 3 and p.shape[0] is EXPERTS else first
             kinds = _types(server, amounts, p, [i for i in layers if i < there])
             each = amounts.elements(shared_out(server, p.shape)) / 8
-            found += sum(each * stored.bits(kind) * n for kind, n in kinds.items())
+            found += sum(each * bits(kind) * n for kind, n in kinds.items())
     return int(found)
 
 
@@ -238,7 +239,7 @@ def _padding(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -
             (n, made), (k, read) = length(outer), length(inner)
             values = _up(made, layout.outputs) * read // 2
             scales = _up(made, layout.scales) * ceil_div(read, MXFP4_GROUP)
-            added = values + scales - math.ceil(n * k * stored.bits(kind) / 8)
+            added = values + scales - math.ceil(n * k * bits(kind) / 8)
             if biased:
                 stays, bias = server.compute, layout.bias or server.compute
                 added += made * DTYPE_BYTES[bias] - n * DTYPE_BYTES[stays]
@@ -271,7 +272,7 @@ def _rests(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> 
     rows = []
     for (_, name, kind), parts in joined.items():
         shapes = [shared_out(server, p.shape) for p, _, _ in parts]
-        n, layers = sum(map(amounts.elements, shapes)) * stored.bits_alone(kind) // 8, parts[0][2]
+        n, layers = sum(map(amounts.elements, shapes)) * bits_alone(kind) // 8, parts[0][2]
         rest = int(allocator.rest(n))
         if rest:
             shape = Extents(tuple(tuple(amounts.factors(of)) for of in shapes))

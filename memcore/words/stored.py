@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from memcore.words.engines import LLAMA_CPP
+from memcore.words.engines import LLAMA_CPP, MLX
 from memcore.words.training import NF4, NF4_DOUBLE
 from memcore.words.word import Word
 
@@ -44,9 +45,38 @@ STORED_BITS = {
 }
 
 
+def of_bits(values: float, shared: float = 0) -> str:
+    """The name of a type that STORED_BITS does not list: '4 + 0.5 bits', of a value, and of its
+    share of scales and zeros."""
+    return f"{values:g} + {shared:g} bits" if shared else f"{values:g} bits"
+
+
+def _parts(kind: str) -> list[float]:
+    return [float(part) for part in kind.removesuffix(" bits").split(" + ")]
+
+
+def bits(kind: str) -> float:
+    """Bits of a value of a type: of one that STORED_BITS lists, or that `of_bits` named."""
+    return STORED_BITS[kind] if kind in STORED_BITS else sum(_parts(kind))
+
+
+def bits_alone(kind: str) -> float:
+    """Bits of a value without its share of scales, which are a tensor of their own but in
+    llama.cpp's types."""
+    if kind not in STORED_BITS:
+        return math.floor(_parts(kind)[0])
+    return STORED_BITS[kind] if kind[0] in "QI" else math.floor(STORED_BITS[kind])
+
+
+def grouped(values: float, group: int, scale: float = 16, zero: float = 0) -> str:
+    """The type of numbers that share a scale and a zero of so many bits for each `group` of a row;
+    group 0: for a whole row, which is not counted."""
+    return of_bits(values, (scale + zero) / group if group > 0 else 0)
+
+
 @dataclass(frozen=True, slots=True)
 class WeightDtype(Word):
-    """How a served model's weights are stored, as words of STORED_BITS.
+    """How a served model's weights are stored, each a name that `bits` knows.
 
     matrices   of the layers
     compute    of activations; `product`: of the products, '' as that
@@ -79,6 +109,19 @@ def _gguf(name: str, matrices: str, about: str) -> WeightDtype:
 
 
 _STAYS = " Embedding, head, norms and routers stay in 16 bits."
+
+
+def _mlx(values: int) -> WeightDtype:
+    kind = grouped(values, 64, zero=16)
+    return WeightDtype(
+        f"MLX, {values} bits",
+        f"mlx-lm: {values} bits, a scale and a bias in 16 bits for each 64, the embedding and the "
+        "head too.",
+        kind,
+        outer=kind,
+        engine=MLX,
+    )
+
 
 WEIGHT_DTYPES = {
     "fp32": WeightDtype("fp32", "4 bytes per weight.", "fp32", "fp32"),
@@ -122,6 +165,21 @@ WEIGHT_DTYPES = {
     ),
     "int4-g64": WeightDtype("int4, groups of 64", f"The same for each 64.{_STAYS}", "int4 g64"),
     "int4-g32": WeightDtype("int4, groups of 32", f"The same for each 32.{_STAYS}", "int4 g32"),
+    "int4-g64-zeros": WeightDtype(
+        "int4, groups of 64 (HQQ)",
+        f"4 bits, a scale and a zero in 16 bits for each 64.{_STAYS}",
+        grouped(4, 64, zero=16),
+    ),
+    "int3": WeightDtype(
+        "int3 (GPTQ)",
+        f"3 bits, a 16-bit scale and a 3-bit zero for each 128.{_STAYS}",
+        grouped(3, 128, zero=3),
+    ),
+    "int2": WeightDtype(
+        "int2 (GPTQ)",
+        f"2 bits, a 16-bit scale and a 2-bit zero for each 128.{_STAYS}",
+        grouped(2, 128, zero=2),
+    ),
     "int4-linear": WeightDtype(
         "int4, head too",
         "4 bits, a scale and a zero in 16 bits for each 32, the head too, as gpt-fast.",
@@ -141,12 +199,19 @@ WEIGHT_DTYPES = {
         "mxfp4",
         recipe="experts",
     ),
+    "mxfp8": WeightDtype(
+        "MXFP8",
+        f"1 byte, an 8-bit scale for each 32; products in fp8.{_STAYS}",
+        grouped(8, 32, scale=8),
+        product="fp8",
+    ),
     "nvfp4": WeightDtype(
         "NVFP4",
         f"4 bits with an fp8 scale for each 16; products in fp4.{_STAYS}",
         "nvfp4",
         product="fp4",
     ),
+    **{f"mlx-{values}bit": _mlx(values) for values in (3, 4, 5, 6, 8)},
     "q8_0": _gguf("Q8_0", "Q8_0", "llama.cpp: 8.5 bits for every matrix."),
     "q6_k": _gguf("Q6_K", "Q6_K", "llama.cpp: 6.56 bits for every matrix."),
     "q5_k_m": _gguf("Q5_K_M", "Q5_K", "llama.cpp: 5.5 bits, 6.56 for half of the values and MLPs."),

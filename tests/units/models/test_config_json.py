@@ -286,6 +286,20 @@ def packed(weights, **more):
     return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}} | more
 
 
+def hqq(bits, group):
+    weights = {"nbits": bits, "group_size": group}
+    return {"quant_method": "hqq", "quant_config": {"weight_quant_params": weights}}
+
+
+def torchao(name, **data):
+    return {"quant_method": "torchao", "quant_type": {"default": {"_type": name, "_data": data}}}
+
+
+def quark(dtype, scheme, **more):
+    weight = {"dtype": dtype, "qscheme": scheme, **more}
+    return {"quant_method": "quark", "global_quant_config": {"weight": weight}}
+
+
 SCHEMES = [  # as published -> the word, and bits of a value in the layers' matrices
     ({"quant_method": "fp8"}, "fp8", 8),
     ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8-block", 8 + 32 / 128**2),
@@ -293,7 +307,31 @@ SCHEMES = [  # as published -> the word, and bits of a value in the layers' matr
     ({"quant_method": "mxfp4"}, "mxfp4", 4.25),
     ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "int4", 4 + 20 / 128),
     ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "int4-g32", 4 + 20 / 32),
-    ({"quant_method": "gptq", "bits": 8, "group_size": 128}, "int8", 8),
+    ({"quant_method": "gptq", "bits": 8, "group_size": 128}, "int8", 8 + 24 / 128),
+    ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "int3", 3 + 19 / 128),
+    ({"quant_method": "gptq", "bits": 2, "group_size": 64}, "int2", 2 + 18 / 64),
+    ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "int4", 4),
+    ({"quant_method": "auto-round", "bits": 2, "group_size": 32}, "int2", 2 + 18 / 32),
+    ({"quant_method": "intel/auto-round", "bits": 4, "data_type": "mx_fp", "group_size": 32},
+     "mxfp4", 4.25),
+    (hqq(3, 64), "int4", 3.2 + 32 / 64),  # ten values in an int32
+    (hqq(8, None), "int8", 8),
+    (torchao("Int8WeightOnlyConfig"), "int8", 8),
+    (torchao("Int4WeightOnlyConfig", group_size=32), "int4", 4 + 32 / 32),
+    (torchao("Float8DynamicActivationFloat8WeightConfig"), "fp8", 8),
+    ({"quant_method": "torchao", "quant_type": "int4_weight_only",
+      "quant_type_kwargs": {"group_size": 256}}, "int4", 4 + 32 / 256),
+    (quark("int8", "per_tensor"), "int8", 8),
+    (quark("fp8_e4m3", "per_channel"), "fp8", 8),
+    (quark("fp6_e2m3", "per_group", group_size=32, scale_format="e8m0"), "fp8", 6 + 8 / 32),
+    ({"quant_method": "quanto", "weights": "int4"}, "int4", 4 + 32 / 128),
+    ({"quant_method": "eetq", "weights": "int8"}, "int8", 8),
+    ({"quant_method": "bitnet"}, "int2", 2),
+    ({"quant_method": "higgs", "bits": 3, "group_size": 256}, "int3", 3 + 16 / 256),
+    ({"quant_method": "exl3", "bits": 3.5}, "int4", 3.5),
+    ({"quant_method": "mxfp8"}, "mxfp8", 8.25),
+    ({"quant_method": "modelopt", "quant_algo": "MXFP8"}, "mxfp8", 8.25),
+    (packed({"num_bits": 4, "type": "int", "strategy": "channel"}), "int4", 4),
     ({"quant_method": "awq", "bits": 4, "group_size": 64}, "int4-g64", 4 + 20 / 64),
     ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8", 8),
     ({"load_in_4bit": True}, "nf4", 4.5),
@@ -308,6 +346,27 @@ SCHEMES = [  # as published -> the word, and bits of a value in the layers' matr
     ({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}}, "nvfp4", 4.5),
 ]  # fmt: skip
 MATRICES = 2 * (256 * 256 * 2 + 256 * 128 * 2 + 3 * 256 * 512)  # of LLAMA's two layers
+
+
+# What has its own types for the embedding and the head too: bits of matrices, embedding, head.
+OUTER = [
+    ({"bits": 6, "group_size": 64}, 6.5, 6.5, 6.5),  # MLX
+    ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, 4.25, 4.25, 4.25),
+    ({"bits": 4, "group_size": 64, "lm_head": False,
+      "model.embed_tokens": {"bits": 8, "group_size": 64}}, 4.5, 8.5, 16),
+    ({"quant_method": "exl2", "bits": 4.0, "head_bits": 6}, 4, 16, 6),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("scheme", "matrices", "embedding", "head"), OUTER)
+def test_the_embedding_and_the_head_are_stored_as_config_json_says(
+    scheme, matrices, embedding, head
+):
+    narrow = evaluate(quantized(scheme, engine="vllm")).serve.weights_bytes
+    wide = evaluate(Plan(model=LLAMA, serve={"engine": "vllm"})).serve.weights_bytes
+    outer = 1024 * LLAMA["hidden_size"]  # vLLM pads 1,000 rows to a multiple of 64
+    saved = MATRICES * (16 - matrices) + outer * (32 - embedding - head)
+    assert wide - narrow == pytest.approx(saved / 8, rel=1e-3)
 
 
 def quantized(scheme, **serve):
@@ -358,10 +417,18 @@ def test_presets_are_served_as_published(preset, gigabytes):
 
 STRANGE = [
     ({"quant_method": "hqq", "quant_config": {}}, "hqq"),
-    ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "3"),
-    (packed({"num_bits": 2, "type": "int"}), "2"),
+    ({"quant_method": "gptq", "bits": 12, "group_size": 128}, "12"),
+    ({"quant_method": "gptq", "bits": "4", "group_size": 128}, "4"),
+    ({"quant_method": "gptq", "bits": 4, "group_size": "all"}, "all"),
+    ({"quant_method": "aqlm", "num_codebooks": 1, "nbits_per_codebook": 16}, "aqlm"),
+    ({"quant_method": "spqr", "bits": 3}, "spqr"),
+    ({"quant_method": "vptq"}, "vptq"),
+    ({"quant_method": "torchao", "quant_type": "uintx_weight_only_7"}, "uintx"),
+    ({"quant_method": "torchao", "quant_type": {"default": 4}}, "torchao"),
+    (quark("fp5", "per_tensor"), "fp5"),
+    (packed({"num_bits": 12, "type": "int"}), "12"),
     (packed({"num_bits": 6, "type": "float"}), "6 bits"),
-    ({"quant_method": "modelopt", "quant_algo": "MXFP8"}, "MXFP8"),
+    ({"quant_method": "modelopt", "quant_algo": "MXFP6"}, "MXFP6"),
     ({"quant_method": "bitsandbytes"}, "bitsandbytes"),
     ({"bits": 4}, "not named"),
     ({"quant_method": 7}, "not named"),

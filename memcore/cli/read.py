@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from memcore.cli.arguments import Commands, command, files_on, gpu_options, model_option
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import json_text, printable, table
-from memcore.cli.reading import config_called, model_asked, named, read
+from memcore.cli.reading import config_called, model_asked, modelopt_beside, named, read
 from memcore.units import bytes_text
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def add(commands: Commands) -> None:
 def _read(args: argparse.Namespace) -> int:
     from memcore.formats import read_files, text_of
 
-    texts = [text_of(PurePath(named(file)).name, read(file)) for file in args.files]
+    files = list(args.files)
+    files += [near for file in files if (near := modelopt_beside(file)) and near not in files]
+    texts = [text_of(PurePath(named(file)).name, read(file)) for file in files]
     model = model_asked(args)
     found = read_files(texts, model=model, **files_on(args), config_of=config_called)
     if args.json:

@@ -47,7 +47,15 @@ def plan_in(text: str) -> Plan:
         return _linked(query)
     if is_name(text):
         return _called(text)
-    return plan_of(read(text))
+    other = modelopt_beside(text)
+    return plan_of(read(text), read(other) if other else b"")
+
+
+def modelopt_beside(path: str) -> str:
+    """The hf_quant_config.json in the folder of a config.json, by its path; '' where there is
+    none."""
+    other = os.path.join(os.path.dirname(path), "hf_quant_config.json")
+    return other if os.path.basename(path) == "config.json" and os.path.isfile(other) else ""
 
 
 def is_name(text: str) -> bool:
@@ -80,7 +88,12 @@ def _called(name: str) -> Plan:
     if name in worked:
         return Plan.of(worked[name]["plan"])
     if (model := _model(name)) is not None:
-        found, changed = nearest(Plan().document() | {"model": model}, ("model",))
+        document, fields = Plan().document() | {"model": model}, ["model"]
+        if name not in catalog.model_names() and (word := hub.stored(name)):
+            document["serve"]["weight_dtype"] = word
+            fields.append("serve.weight_dtype")
+            tell([Issue("serve.weight_dtype", f"{word}, as the model's name says")])
+        found, changed = nearest(document, fields)
         tell(changed)
         return found
     if _is_link(name):
@@ -321,15 +334,29 @@ def read(path: str, most: int = MAX_PLAN_BYTES) -> bytes:
         raise refusal("", str(e)) from None
 
 
-def plan_of(data: bytes) -> Plan:
-    """The plan that JSON text describes. Raises PlanError, whatever the bytes are."""
+def plan_of(data: bytes, stored: bytes = b"") -> Plan:
+    """The plan that JSON text describes: of a config.json, with what the hf_quant_config.json
+    beside it says of its weights. Raises PlanError, whatever the bytes are."""
+    from memcore.models import quantization
     from memcore.plan.plan import Plan
 
+    document = _json_of(data)
+    if isinstance(document, dict) and "model" not in document and CONFIG & document.keys():
+        other = _json_of(stored) if stored else None
+        if isinstance(other, dict) and quantization.by_modelopt(other):
+            document = quantization.with_modelopt(document, other)
+            tell([Issue("hf_quant_config.json", "is read with the config.json beside it")])
+        document = {"model": document}  # a config.json: the default plan of its model
+    return Plan.of(document)
+
+
+def _json_of(data: bytes) -> Any:
+    """What JSON text says. Raises PlanError, whatever the bytes are."""
     if len(data) > MAX_PLAN_BYTES:
         raise refusal("", f"more than {MAX_PLAN_BYTES:,} bytes, so not a plan")
     try:
         text = data.decode(json.detect_encoding(data)).removeprefix("\ufeff")
-        document = json.loads(text, object_pairs_hook=_no_repeats)
+        return json.loads(text, object_pairs_hook=_no_repeats)
     except UnicodeDecodeError:
         raise refusal("", "not text, so not a plan in JSON") from None
     except RecursionError:
@@ -339,9 +366,6 @@ def plan_of(data: bytes) -> Plan:
         raise refusal("", f"not JSON: {e.msg} ({where})") from None
     except ValueError as e:
         raise refusal("", f"not a plan: {e}") from None
-    if isinstance(document, dict) and "model" not in document and CONFIG & document.keys():
-        document = {"model": document}  # a config.json: the default plan of its model
-    return Plan.of(document)
 
 
 def measured_of(args: argparse.Namespace) -> Measured | Benched | None:

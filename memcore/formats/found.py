@@ -224,6 +224,7 @@ class Draft:
 
     fields    by dotted path; said: the keys they are from
     model     what the files call the model, and its config.json where they hold one
+    quantized  what an hf_quant_config.json says beside the model's config.json
     guesser   what the files call the draft, and its config.json (drafted) where they hold one
     served    what it is called by those who ask it
     left      keys that move memory or time and that no plan says, with why
@@ -242,6 +243,7 @@ class Draft:
     model: str = ""
     served: str = ""
     config: Mapping[str, Any] | None = None
+    quantized: Mapping[str, Any] | None = None
     guesser: str = ""
     drafted: Mapping[str, Any] | None = None
     left: list[Issue] = field(default_factory=list)

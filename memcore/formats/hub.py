@@ -10,13 +10,22 @@ from pathlib import Path, PurePosixPath
 from memcore.models import catalog
 
 # What a name says of how weights are stored, with the word of serve.weight_dtype; the first counts.
+BARE = "nf4-double"  # of a name that says 4bit and no more
+BITS = "[-_]?bits?"
 STORED = (
-    (r"fp8-dynamic|fp8|float8", "fp8"),
-    (r"nvfp4|fp4", "nvfp4"),
+    (r"nvfp4(?:a16)?|fp4", "nvfp4"),
     (r"mxfp4", "mxfp4"),
-    (r"gptq-int8|int8|w8a8|w8a16|8bit", "int8-linear"),
-    (r"bnb-4bit|4bit", "nf4-double"),
-    (r"awq|gptq-int4|gptq|w4a16|autoround|int4", "int4"),
+    (r"mxfp8", "mxfp8"),
+    (r"fp8-dynamic|fp8[-_]block|fp8|float8|w8a8[-_]fp8", "fp8"),
+    (rf"hqq[-_]4{BITS}|4{BITS}[-_]hqq|hqq", "int4-g64-zeros"),
+    (rf"bnb[-_]4{BITS}|nf4|4{BITS}[-_]bnb", "nf4-double"),
+    (rf"int8|w8a8|w8a16|8{BITS}", "int8"),
+    (rf"int3|w3a16|3{BITS}", "int3"),
+    (rf"int2|w2a16|2{BITS}", "int2"),
+    (r"(?:32g|g32|gs32)", "int4-g32"),
+    (r"(?:64g|g64|gs64)", "int4-g64"),
+    (r"awq|gptq(?:model)?|w4a16|w4a8|w4afp8|auto-?round|int4|128g|g128|gs128", "int4"),
+    (rf"4{BITS}", BARE),
     *((word.replace("_", "[_-]"), word) for word in ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_k_s")),
     *((word.replace("_", "[_-]"), word) for word in ("q4_0", "iq4_xs", "q3_k_m", "q2_k")),
     ("bf16", "bf16"),
@@ -37,6 +46,7 @@ NEAR = (
 TUNED = frozenset(
     (
         *("instruct", "chat", "it", "hf", "base", "sft", "dpo", "original", "unsloth", "meta"),
+        *("quantized", "smoothquant", "mlx", "dwq", "sym", "asym", "mixed", "static"),
         *("dynamic", "ud", "gguf", "bnb", "deduped", "turbo", "thinking", "think"),
         *("2407", "2409", "2410", "2411", "2412", "2501", "2503", "2506", "2507", "2508", "2509"),
         *("0711", "0905"),
@@ -51,8 +61,17 @@ IMAGES = "-vision"  # ends those with them, of models whose other presets have n
 def stored(name: str) -> str:
     """The word of serve.weight_dtype that a model's name says, or ''; of a type of llama.cpp's
     that no plan has, the nearest (see `unplanned`)."""
+    if of_mlx := _of_mlx(name.lower()):
+        return of_mlx
     found = (word for pattern, word in (*STORED, *NEAR) if _says(pattern).search(name.lower()))
     return next(found, "")
+
+
+def _of_mlx(name: str) -> str:
+    """The word for what mlx-lm stored, where a name says that it did and in how many bits."""
+    ours = name.startswith("mlx-community/") or _says("mlx").search(name)
+    values = _says(rf"(?P<bits>[34568]){BITS}|q(?P<q>[34568])").search(name) if ours else None
+    return f"mlx-{values['bits'] or values['q']}bit" if values else ""
 
 
 def unplanned(name: str) -> str:

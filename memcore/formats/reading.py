@@ -42,7 +42,7 @@ from memcore.formats.failures import Failure, failure
 from memcore.formats.found import Around, Draft, Said, underscored
 from memcore.formats.texts import UNSET, Text, adds, broken, options, several
 from memcore.kept import kept
-from memcore.models import catalog
+from memcore.models import catalog, quantization
 from memcore.models.config import parse_config
 from memcore.models.families import drafts
 from memcore.models.model import Model
@@ -73,10 +73,11 @@ DOCUMENTS: tuple[Known, ...] = (
     ("SGLang", servers.of_sglang, servers.configured),
     ("vLLM", servers.configures, servers.configured),
 )
-MODEL = "config.json"
+MODEL, MODELOPT = "config.json", "hf_quant_config.json"
 FAILURE, START = "memory ran out", "a command that starts a job"
 BESIDE = (
     MODEL,
+    MODELOPT,
     "DeepSpeed",
     "Accelerate",
     "TensorRT-LLM",
@@ -204,6 +205,8 @@ def read_files(
     if draft.config is None and not (model or draft.model):  # a draft by itself is refused as one
         draft.config, draft.drafted = draft.drafted, None
     document["model"] = _model(draft, model, otherwise, config_of, assumed)
+    if draft.quantized is not None:
+        document["model"] = _as_stored(document["model"], draft.quantized)
     architecture = resolve_model(document["model"])
     _refuse_stored(architecture, draft)
     _guesser(draft, config_of, assumed)
@@ -334,6 +337,8 @@ def _reader(text: Text) -> Reader:
         sizes = bool(SIZES & values.keys())  # which what starts a training has not
         if CONFIG & values.keys() and (sizes or not trainer.recognise(values)):
             return -1, MODEL, functools.partial(_config, text)
+        if quantization.by_modelopt(values):
+            return -1, MODELOPT, functools.partial(_quantized, values)
         for turn, (name, recognise, read) in enumerate(DOCUMENTS):
             if recognise(values):
                 return turn, name, functools.partial(read, values)
@@ -399,6 +404,10 @@ def _config(text: Text, draft: Draft) -> None:
         draft.config = config
 
 
+def _quantized(values: Mapping[str, Any], draft: Draft) -> None:
+    draft.quantized = values
+
+
 def _guesser(draft: Draft, config_of: Callable[[str], str], assumed: list[Issue]) -> None:
     """Who guesses tokens where the files name a draft: its config.json, beside them or by that
     name; else what a word or a preset says of it."""
@@ -445,7 +454,7 @@ def _serves(
     draft: Draft,
 ) -> None:
     """A command that starts a server; others are told."""
-    servers.read(server, command, draft)
+    servers.read(server, command, draft, servers.settings(commands))
     if others := servers.others(commands, command, draft):
         named = ", ".join(shown(each)[1:-1] for each in dict.fromkeys(others))
         draft.leave("the command", f"is one of {len(others) + 1} that serve; not read is {named}")
@@ -500,6 +509,12 @@ def _model(
     if found != draft.model:
         assumed.append(Issue("model", f"{shown(draft.model)} has the shapes of the preset {found}"))
     return found
+
+
+def _as_stored(model: Any, stored: Mapping[str, Any]) -> Any:
+    """A model with what an hf_quant_config.json beside its config.json says."""
+    config = catalog.model_entry(model)["config"] if isinstance(model, str) else model
+    return quantization.with_modelopt(config, stored)
 
 
 def _unknown(model: str) -> str:

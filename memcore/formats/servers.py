@@ -49,14 +49,33 @@ CACHES = {
 }
 GGML_CACHES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", **{name: name for name in GGML}}
 ALL_LAYERS = 99  # of a model, as people tell llama.cpp to put all of it on the GPU
+# What an option of quantization says where neither the checkpoint's config.json nor its name does:
+# of vLLM 0.33's QuantizationMethods and _ONLINE_SHORTHANDS, SGLang 0.5.23's QUANTIZATION_CHOICES,
+# LMDeploy's --model-format, TGI's --quantize.
 WEIGHTS = {
-    **dict.fromkeys(("fp8", "modelopt", "modelopt_fp8", "w8a8_fp8"), "fp8"),
-    **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round"), "int4"),
-    **dict.fromkeys(("bitsandbytes", "bnb", "bitsandbytes-nf4"), "nf4-double"),
-    **dict.fromkeys(("modelopt_fp4", "nvfp4"), "nvfp4"),
-    "mxfp4": "mxfp4",
-    "w8a8_int8": "int8-linear",
+    **dict.fromkeys(("fp8", "modelopt", "modelopt_fp8", "w8a8_fp8", "fp8_per_tensor"), "fp8"),
+    **dict.fromkeys(("fp8_per_channel", "ptpc_fp8", "fbgemm_fp8"), "fp8"),
+    "fp8_per_block": "fp8-block",
+    **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin", "auto_gptq", "auto_awq"), "int4"),
+    **dict.fromkeys(("auto-round", "inc", "moe_wna16", "marlin", "w4afp8"), "int4"),
+    **dict.fromkeys(("bitsandbytes", "bnb", "bitsandbytes-nf4", "bitsandbytes-fp4"), "nf4-double"),
+    **dict.fromkeys(("modelopt_fp4", "nvfp4", "nvfp4_per_token", "nvfp4_online"), "nvfp4"),
+    **dict.fromkeys(("mxfp4", "gpt_oss_mxfp4"), "mxfp4"),
+    **dict.fromkeys(("mxfp8", "modelopt_mxfp8"), "mxfp8"),
+    **dict.fromkeys(("int8_per_channel_weight_only", "w8a8_int8", "blockwise_int8"), "int8"),
+    **dict.fromkeys(("eetq", "bitsandbytes-int8"), "int8"),
+    "mlx_q4": "mlx-4bit",
+    "mlx_q8": "mlx-8bit",
 }
+# Of these the ones that quantize a checkpoint in 16 bits as it is loaded; the others go by what the
+# checkpoint says of itself, and engines refuse them where it says nothing.
+ONLINE = {
+    *("fp8", "fp8_per_tensor", "fp8_per_channel", "fp8_per_block", "ptpc_fp8", "w8a8_fp8"),
+    *("bitsandbytes", "bnb", "bitsandbytes-nf4", "bitsandbytes-fp4", "bitsandbytes-int8", "eetq"),
+    *("nvfp4_per_token", "nvfp4_online", "mxfp4", "mxfp8", "int8_per_channel_weight_only"),
+    *("blockwise_int8", "w8a8_int8", "mlx_q4", "mlx_q8"),
+}
+WIDE = set(HALVES.values())
 # Options that SGLang has and vLLM has not, as its YAML has them; and what holds a model's name.
 OF_SGLANG = {"mem_fraction_static", "context_length", "chunked_prefill_size", "tp_size",
              "max_running_requests", "pp_size"}  # fmt: skip
@@ -77,6 +96,7 @@ class Server:
     more      what else its options say
     left      options that move memory or time, and that no plan says
     other     the program's name, where no plan has its engine: the nearest is planned
+    quantized  the options that say how weights are quantized
     """
 
     engine: str
@@ -86,6 +106,7 @@ class Server:
     more: Callable[[Keys, Draft], None]
     left: Mapping[str, str]
     other: str = ""
+    quantized: tuple[str, ...] = ("quantization", "q")
 
     @property
     def label(self) -> str:
@@ -204,10 +225,61 @@ def _options(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read(server: Server, command: Sequence[str], draft: Draft) -> None:
-    """What the command says."""
+def read(
+    server: Server, command: Sequence[str], draft: Draft, environment: Mapping[str, str] = {}
+) -> None:
+    """What the command says, and the environment that it is started in."""
     own = _own(server, command)
-    _read(server, Keys(options(own)[1], hyphened), _served(own), draft)
+    plain, given = options(own)
+    if server.engine != LLAMA_CPP and not server.other:
+        given = _in_full(server, given)
+    model = _served(own, plain, given)
+    _read(server, Keys({**environment, **given}, _option), model, draft)
+
+
+def _option(key: str) -> str:
+    """An option as a command writes it, or a variable of its environment."""
+    return key if key.isupper() else hyphened(key)
+
+
+def settings(commands: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Variables of the environment that decide a plan (DECIDING), as commands set them."""
+    found = {}
+    for command in commands:
+        for word_ in command:
+            name, given, value = word_.partition("=")
+            if given and name in DECIDING:
+                found[name] = value
+    return found
+
+
+def _in_full(server: Server, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with their names in full: Python's argparse takes a beginning that only one has, and
+    what follows a dot is a key of the option's (vLLM 0.33, utils/argparse_utils.py)."""
+    known, found = _known(server.label), dict[str, Any]()
+    for key, value in given.items():
+        stem, dot, rest = key.partition(".")
+        off = "no_" if stem.startswith("no_") and stem not in known else ""
+        short = stem.removeprefix(off)
+        longer = [name for name in known if name.startswith(short)]
+        if short not in known and len(short) >= SHORTEST and len(longer) == 1:
+            stem = off + longer[0]
+        found[f"{stem}{dot}{rest}"] = value
+    return found
+
+
+SHORTEST = 4  # letters of a beginning: below are names of one letter and of two
+
+
+@functools.cache
+def _known(label: str) -> frozenset[str]:
+    """The names of a server's options, as far as anything is done or said about them."""
+    server = next(each for each in SERVERS if each.label == label)
+    trial = Keys({"speculative_model": "x", "speculative_algorithm": "x"})
+    _read(server, trial, "", Draft())
+    names = {each.partition("=")[0] for names in server.left.values() for each in names.split()}
+    names |= set(harmless(server.label) if server.label in TABLES else ())
+    return frozenset(name for name in trial.taken | names if "*" not in name and len(name) > 3)
 
 
 def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
@@ -224,15 +296,75 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
     for path, how, *named in server.fields:
         draft.read(keys, path, how, *named)
     server.more(keys, draft)
-    if "serve.weight_dtype" not in draft.fields and (said := hub.stored(draft.model)):
-        draft.put("serve.weight_dtype", said, "the model's name", draft.model)
-        if other := hub.unplanned(draft.model):
-            draft.leave(other, f"a type of llama.cpp's that is not planned: {said} is the nearest")
+    _weights(server, keys, draft)
     draft.ranks = max(draft.ranks, _shared_out(keys, draft))
     limit = draft.fields.get("serve.max_num_seqs", 0)
     if limit and "serve.concurrency" not in draft.fields:
         draft.put("serve.concurrency", limit, "the most sequences, all of them in use", limit)
-    draft.end(keys, server.left, harmless(server.label) if server.label in TABLES else ())
+    for key in [key for key in keys.rest() if "." in key and not key[:1].isdigit()]:
+        stem = key.partition(".")[0]  # what is not read of an option is told with the option
+        keys.values.setdefault(stem, keys.take(key))
+    left = dict(server.left)
+    for why, variables in DECIDING_WHY.items():
+        left[why] = f"{left.get(why, '')} {variables}"
+    draft.end(keys, left, harmless(server.label) if server.label in TABLES else ())
+
+
+def _weights(server: Server, keys: Keys, draft: Draft) -> None:
+    """How weights are stored: as the config.json of the model says, else its name, else an option
+    of quantization; --dtype says it of a model of which none of these says it, since it is the
+    dtype of what is not quantized (vLLM's ModelConfig, SGLang's model_config.py)."""
+    option, dtype = keys.one(*server.quantized), keys.one("dtype")
+    option, dtype = ("" if each is None else str(each).lower() for each in (option, dtype))
+    if server.engine == LLAMA_CPP:
+        _by_name(draft)
+        return
+    if server.label == "TGI" and option == "bitsandbytes":
+        option = "bitsandbytes-int8"  # LLM.int8 there
+    named, key = keys.named(*server.quantized), keys.named("dtype")
+
+    def decide(draft: Draft, around: Around) -> None:
+        path, stored = "serve.weight_dtype", around.model.quantization
+        name, published = hub.stored(draft.model), bool(stored and stored.word)
+        files = draft.config or draft.quantized
+        exact = published and (files is not None or not hub.preset(draft.model))
+        by_hand = option in ONLINE and name in WIDE
+        if path in draft.fields:
+            return
+        if exact or (published and not name):
+            draft.put(path, "auto", "config.json", stored.method if stored else "")
+        elif name and not by_hand:
+            spelled_by_option = name == hub.BARE and WEIGHTS.get(option) == "int4"
+            draft.put(path, "int4" if spelled_by_option else name, "the model's name", draft.model)
+        elif option in WEIGHTS:
+            draft.put(path, WEIGHTS[option], named, option)
+            if option not in ONLINE:
+                draft.leave(named, f"{option} goes by the checkpoint, and neither its name nor a "
+                            f"config.json says more: {WEIGHTS[option]} is planned")  # fmt: skip
+        elif option:
+            draft.leave(
+                named, f"{shown(option)} has no word in a plan; give the model's config.json"
+            )
+        elif dtype in HALVES:
+            draft.put(path, HALVES[dtype], key, dtype)
+        elif dtype and dtype != "auto":
+            draft.leave(key, f"{shown(dtype)} has no word in a plan")
+        planned = draft.fields.get(path)
+        if HALVES.get(dtype) == "fp32" and planned not in (None, "fp32"):
+            draft.leave(key, "what is not quantized is planned in 16 bits")
+        follows = ENGINES[server.engine].follows and planned == "auto"
+        if follows and stored and stored.cache and "serve.kv_dtype" not in draft.fields:
+            draft.put("serve.kv_dtype", stored.cache, "config.json, whose cache auto follows")
+
+    draft.later.append(decide)
+
+
+def _by_name(draft: Draft) -> None:
+    """How a GGUF file's weights are stored."""
+    if "serve.weight_dtype" not in draft.fields and (said := hub.stored(draft.model)):
+        draft.put("serve.weight_dtype", said, "the model's name", draft.model)
+        if other := hub.unplanned(draft.model):
+            draft.leave(other, f"a type of llama.cpp's that is not planned: {said} is the nearest")
 
 
 def _shared_out(keys: Keys, draft: Draft) -> int:
@@ -261,6 +393,26 @@ def _shared_out(keys: Keys, draft: Draft) -> int:
     return int(tp * pp * (1 if apart else max(1, copies)))
 
 
+# Variables of the environment that decide a plan, of vLLM 0.33's envs.py and SGLang 0.5.23
+# (distributed/utils.py, environ.py), by why they are not read.
+DECIDING_WHY = {
+    "layers are shared out evenly over pipeline stages here": (
+        "VLLM_PP_LAYER_PARTITION SGLANG_PP_LAYER_PARTITION"
+    ),
+    "keys and values of latents are planned as latents": "VLLM_MLA_DISABLE=0|false",
+    "ranks of data parallelism are read of options alone": "VLLM_DP_SIZE=1",
+    "the CPU is not planned: a GPU is": "VLLM_CPU_KVCACHE_SPACE VLLM_TARGET_DEVICE=cuda",
+    "kernels are the engine's own here": (
+        "VLLM_ATTENTION_BACKEND VLLM_USE_V1=1 VLLM_USE_BREAKABLE_CUDAGRAPH=0"
+    ),
+    "set serve.state_dtype": "SGLANG_MAMBA_SSM_DTYPE SGLANG_MAMBA_CONV_DTYPE",
+    "has no word in a plan; give the model's config.json": (
+        "SGLANG_DSV4_FP4_EXPERTS VLLM_MXFP4_EMULATION_DEQUANT_AT_LOAD=0 "
+        "VLLM_MXFP8_EMULATION_DEQUANT_AT_LOAD=0"
+    ),
+    "a forward reads at most one chunk here": "SGLANG_MAX_KV_CHUNK_CAPACITY",
+}
+DECIDING = {name.partition("=")[0] for names in DECIDING_WHY.values() for name in names.split()}
 HUGE = 160 * GiB  # of a GPU on which vLLM reads more tokens at once
 # vLLM's short names.
 SHORT = {
@@ -351,7 +503,40 @@ def of_presets(content: str, draft: Draft) -> None:
         )
 
 
-def _served(command: Sequence[str]) -> str:
+MODEL = re.compile(r"[/.~]?[\w.-]+(?:/[\w.-]+)+")  # a name on the hub, or a folder
+# Options of several words, which the word of the model cannot follow.
+SEVERAL = {"served_model_name", "lora_modules", "cudagraph_capture_sizes", "cuda_graph_bs"}
+
+
+def _served(command: Sequence[str], plain: Sequence[str], given: dict[str, Any]) -> str:
+    """The model, of a command that has it as a word without an option: after 'serve', or after all
+    options, whose last would have it as its value (it is taken out of `given`)."""
+    if first := _after_serve(command):
+        return first
+    if "serve" not in command and not any(
+        "trtllm-serve" in w or "vllm-openai" in w for w in command
+    ):
+        return ""
+    starts = {"serve", "trtllm-serve", *command[:1]}
+    if named := [w for w in plain if w not in starts and (MODEL.fullmatch(w) or hub.preset(w))]:
+        return named[-1]
+    for option, value in reversed(given.items()):
+        words = value if isinstance(value, list) else [value]
+        flag = isinstance(value, str) and option.startswith(FLAGS)
+        last = words[-1] if len(words) > 1 or flag else None
+        if option in SEVERAL or not isinstance(last, str) or last.startswith(UNSET):
+            continue
+        if MODEL.fullmatch(last) or hub.preset(last):
+            given[option] = True if flag else words[0] if len(words) == 2 else words[:-1]
+            return last
+    return ""
+
+
+FLAGS = ("enable_", "disable_", "no_", "trust_remote_code", "enforce_eager", "async_scheduling",
+         "language_model_only", "headless", "calculate_kv_scales", "use_")  # fmt: skip
+
+
+def _after_serve(command: Sequence[str]) -> str:
     """The word after 'serve': `vllm serve MODEL`, `trtllm-serve serve MODEL`."""
     starts = ("serve", "trtllm-serve", "api_server")
     after = [
@@ -550,11 +735,6 @@ def _chunk(value: Any) -> int:
 
 
 CACHE = word(CACHES, "has no word in a plan")
-WEIGHT = word(WEIGHTS, "has no word in a plan; give the model's config.json")
-_COMMON = (
-    ("serve.weight_dtype", WEIGHT, "quantization", "q"),
-    ("serve.weight_dtype", word(HALVES), "dtype"),
-)
 CONFIG = "changes to the model's config; give the config.json as it is then"
 NOT_PLANNED = {
     "adapters of a server are not planned": (
@@ -724,7 +904,6 @@ SERVERS: tuple[Server, ...] = (
             ("serve.kv_dtype", CACHE, "kv_cache_dtype"),
             ("serve.block_size", positive, "block_size"),
             ("serve.offload_weights", number, "cpu_offload_gb"),
-            *_COMMON,
         ),
         _vllm,
         NOT_PLANNED,
@@ -742,7 +921,6 @@ SERVERS: tuple[Server, ...] = (
             ("serve.memory_utilization", share, "mem_fraction_static"),
             ("serve.kv_dtype", CACHE, "kv_cache_dtype"),
             ("serve.block_size", positive, "page_size"),
-            *_COMMON,
         ),
         _sglang,
         NOT_PLANNED,
@@ -760,7 +938,6 @@ SERVERS: tuple[Server, ...] = (
             ("serve.memory_utilization", share, *FREE),
             ("serve.kv_dtype", CACHE, "kv_cache_dtype"),
             ("serve.block_size", positive, "tokens_per_block"),
-            *_COMMON,
         ),
         _tensorrt,
         NOT_PLANNED,
@@ -825,8 +1002,6 @@ SERVERS += (
             ("serve.max_num_seqs", positive, "max_batch_size", "max_concurrent_requests"),
             ("serve.memory_utilization", share, "cuda_memory_fraction"),
             ("serve.kv_dtype", CACHE, "kv_cache_dtype"),
-            ("serve.weight_dtype", WEIGHT, "quantize"),
-            ("serve.weight_dtype", word(HALVES), "dtype"),
         ),
         _tgi,
         {
@@ -842,6 +1017,7 @@ SERVERS += (
             CONFIG: "rope_*",
         },
         "TGI",
+        ("quantize",),
     ),
     Server(
         "vllm",
@@ -853,8 +1029,6 @@ SERVERS += (
             ("serve.max_num_seqs", positive, "max_batch_size"),
             ("serve.max_batched_tokens", positive, "max_prefill_token_num"),
             ("serve.block_size", positive, "cache_block_seq_len"),
-            ("serve.weight_dtype", WEIGHT, "model_format"),
-            ("serve.weight_dtype", word(HALVES), "dtype"),
         ),
         _lmdeploy,
         NOT_PLANNED
@@ -869,6 +1043,7 @@ SERVERS += (
             ),
         },
         "LMDeploy",
+        ("model_format",),
     ),
 )
 TENSORRT = next(server for server in SERVERS if server.engine == "tensorrt-llm")

@@ -511,7 +511,11 @@ def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
     others = shlex.join(words)  # which a script of `bash -c` has as its own
     inner = [re.sub(r'"?\$@"?', lambda _: others, text) for text in scripts]
     commands = [command for text in inner for command in _script(text, variables)]
-    return [*([(image, *words)] if words else ()), *commands]
+    ours = (f"{name}={value}" for name, value in variables.items() if name.startswith(_OF_ENGINES))
+    return [*([(*ours, image, *words)] if words else ()), *commands]
+
+
+_OF_ENGINES = ("VLLM_", "SGLANG_")  # what variables begin with that servers go by
 
 
 def _of_environment(image: str, variables: Mapping[str, str]) -> list[str]:

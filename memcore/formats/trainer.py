@@ -611,8 +611,8 @@ def _adapter(program: str, keys: Keys, draft: Draft) -> str:
     kept = hub.stored(draft.model) if not (four or eight) else ""
     if kept in ("nf4-double", "int4"):
         four, single = True, kept == "int4"
-    eight = eight or kept == "int8-linear"
-    if kept in ("int4", "int8-linear"):
+    eight = eight or kept == "int8"
+    if kept in ("int4", "int8"):
         draft.leave("model", f"a base that is stored in {kept} is planned as bitsandbytes' is")
     adapter = ("qlora-single" if single else "qlora") if four else "lora-8bit" if eight else "lora"
     told = [name for name, on in zip(wanted, switched, strict=True) if on]

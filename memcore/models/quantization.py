@@ -86,6 +86,22 @@ def read(config: Mapping[str, Any], wide: tuple[str, ...] = ()) -> Quantization 
     return None
 
 
+def by_modelopt(values: Mapping[str, Any]) -> bool:
+    """Whether a document is the hf_quant_config.json that ModelOpt writes beside a config.json."""
+    inner = values.get("quantization")
+    return isinstance(inner, Mapping) and "quant_algo" in inner
+
+
+def with_modelopt(config: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with what such a file says, where it says nothing by itself, or of mixed precision
+    not which layers (vLLM 0.33, weight_utils.get_quant_config)."""
+    own = next((config[key] for key in KEYS if config.get(key)), None)
+    mixed = isinstance(own, Mapping) and own.get("quant_algo") == "MIXED_PRECISION"
+    if own and not (mixed and isinstance(own, Mapping) and not own.get("quantized_layers")):
+        return dict(config)
+    return {**{k: v for k, v in config.items() if k not in KEYS}, "hf_quant_config": dict(stored)}
+
+
 def _with_experts(found: Quantization, dtype: object) -> Quantization:
     """The same where a file says besides how routed experts are stored (DeepSeek-V4: fp4, with a
     scale for 32 numbers, in a file of fp8). Where it names their layers, these words count."""

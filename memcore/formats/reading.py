@@ -262,7 +262,7 @@ def read_files(
 
 def _about(draft: Draft, kinds: Mapping[str, str]) -> str:
     """What the files are about, of jobs.ABOUT: what they start; a model alone starts nothing."""
-    if set(kinds.values()) == {MODEL}:
+    if set(kinds.values()) <= {MODEL, MODELOPT}:
         return ANY
     serves = "serve.engine" in draft.fields and "together.kind" not in draft.fields
     return SERVE if serves else TRAIN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from memcore.units import bytes_text
 
 if TYPE_CHECKING:
     from memcore.formats import Found
+    from memcore.formats.failures import Failure
 
 SHOWN = 12  # keys listed that nothing was made of
 
@@ -40,12 +41,17 @@ def add(commands: Commands) -> None:
 
 
 def _read(args: argparse.Namespace) -> int:
-    from memcore.formats import read_files, text_of
+    from memcore.formats import message_in, read_files, text_of
 
     files = list(args.files)
     files += [near for file in files if (near := modelopt_beside(file)) and near not in files]
     texts = [text_of(PurePath(named(file)).name, read(file)) for file in files]
     model = model_asked(args)
+    said = [None if args.alone or model else message_in(text) for text in texts]
+    if all(said):
+        return _messages(
+            {text.name: each for text, each in zip(texts, said, strict=True) if each}, args.json
+        )
     found = read_files(texts, model=model, **files_on(args), config_of=config_called)
     if args.json:
         print(json_text({**found.to_dict(), "link": link_to([found.plan], args.base)}, indent=1))
@@ -55,6 +61,17 @@ def _read(args: argparse.Namespace) -> int:
         print(json_text(found.plan.document(), indent=1))
     else:
         print(link_to([found.plan], args.base))
+    return 0
+
+
+def _messages(said: Mapping[str, Failure], as_json: bool) -> int:
+    """What messages mean, where no file says of which job they are."""
+    if as_json:
+        print(json_text({"failures": [each.to_dict() for each in said.values()]}, indent=1))
+        return 0
+    for name, each in said.items():
+        print(printable(f"{name}: memory ran out\nMemory ran out: {each}."))
+    print("Give the files of its job beside it, and the plan is compared with it.")
     return 0
 
 
@@ -94,6 +111,17 @@ def _beside(found: Found) -> str:
     report = evaluate(found.plan)
     served, memory = report.serve, report.memory
     full = next((each for each in found.failures if each.engine), None)
+    if full and full.share and full.total:
+        return (
+            f"This plan's GPU is empty, and it takes {found.plan.serve.memory_utilization:.0%}: "
+            f"serve.memory_utilization {full.free / full.total:.2f} is what was free."
+        )
+    if full and served and full.asked and full.free and not full.room:
+        holds = int(full.free // served.kv_bytes_per_token) if served.kv_bytes_per_token else 0
+        return (
+            f"{bytes_text(full.free)} hold {holds:,} tokens of this model; this plan's cache holds "
+            f"{served.kv_capacity_tokens:,}."
+        )
     if full and served and full.room:
         more = served.kv_capacity_tokens / full.room - 1
         return f"This plan's cache holds {served.kv_capacity_tokens:,} tokens: {more:+.0%}."

@@ -1,6 +1,16 @@
 """Formats: files and commands of other programs, read as plans."""
 
-from memcore.formats.reading import BESIDE, FAILURE, MODEL, Found, kind_of, read_files
+from memcore.formats.reading import BESIDE, FAILURE, MODEL, Found, kind_of, message_in, read_files
 from memcore.formats.texts import Text, text_of
 
-__all__ = ["BESIDE", "FAILURE", "MODEL", "Found", "Text", "kind_of", "read_files", "text_of"]
+__all__ = [
+    "BESIDE",
+    "FAILURE",
+    "MODEL",
+    "Found",
+    "Text",
+    "kind_of",
+    "message_in",
+    "read_files",
+    "text_of",
+]

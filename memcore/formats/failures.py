@@ -1,48 +1,88 @@
-"""Failures: what a program says when memory runs out: a measurement of what it needed at least.
+"""Failures: what a program says when memory runs out: a measurement of what it needed at the least.
 
-Texts of PyTorch since 1.12 (CUDA and HIP), of JAX, and of llama.cpp; of vLLM and SGLang, whose
-cache has no room; of bitsandbytes, which gives no figure.
+Texts of PyTorch since 1.12 (CUDA and HIP; c10/cuda/CUDACachingAllocator.cpp of 2.13), of JAX and
+XLA, of llama.cpp (ggml's backends) and Ollama; of vLLM 0.33 (v1/core/kv_cache_planning.py,
+v1/worker/utils.py) and SGLang 0.5.23 (pool_configurator.py, kv_cache_configurator.py), whose cache
+has no room or which do not start; of TensorRT-LLM (py_executor_creator.py); of bitsandbytes, which
+gives no figure.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memcore.units import GiB, KiB, MiB, TiB, bytes_text
 
-SIZES = {"bytes": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": TiB}
-_SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
+SIZES = {
+    "bytes": 1,
+    **{unit: size for name, size in (("K", KiB), ("M", MiB), ("G", GiB), ("T", TiB))
+       for unit in (name, f"{name}iB")},
+}  # fmt: skip
+_NUMBER = r"\d[\d.]{0,30}"
+_SIZE = rf"({_NUMBER}) ?(bytes|[KMGT]iB|[KMGT](?![A-Za-z]))"
+_GIB = rf"(?P<GiB>{_NUMBER})"
+_BYTES = r"(?P<bytes>\d{1,20})"
 _MARK = re.compile(
-    r"out of\s+memory|OutOfMemory|RESOURCE_EXHAUSTED|Resource exhausted", re.IGNORECASE
+    r"out of\s{1,9}memory|OutOfMemory|RESOURCE_EXHAUSTED|Resource exhausted|failed to allocate"
+    r"|more system memory|memory allocation of size|Requested amount of GPU memory",
+    re.IGNORECASE,
 )
-_COUNT = r"(-?\d+)"
-# What servers say where their cache has no room, with the word of serve.engine; and the tokens of
-# the longest sequence, and of the cache.
+_COUNT = r"(-?\d{1,18})"
+# What servers say where their cache has no room or where they do not start, with the word of
+# serve.engine; and the tokens of the longest sequence, and of the cache.
+_STARTS = (
+    r"is less than (?:desired GPU memory utilization|the engine's budget[^\n]{0,80}weights)"
+    rf" \(({_NUMBER}), "
+)
 SERVERS = (
-    ("vllm", r"No available memory for the cache blocks|max seq len \(\d+\)"),
+    ("vllm", rf"No available memory for the cache blocks|max seq len \(\d{{1,18}}\)|{_STARTS}"),
     (
         "sglang",
-        r"is larger than the profiled value -?\d+|Not enough memory[^\n]*mem-fraction-static",
+        (
+            r"is larger than the profiled value -?\d{1,18}"
+            r"|Not enough memory[^\n]{0,200}mem-fraction-static"
+        ),
     ),
+    ("tensorrt-llm", r"Executor creation failed due to insufficient GPU memory"),
 )
+EMPTY = r"No available memory for the cache blocks|profiled value -|Not enough memory"
+PART = r"component could not be created: ([^\n]{1,80})"
 LONGEST = (rf"max seq len \({_COUNT}\)",)
 ROOM = (
     rf"can be stored in KV cache \({_COUNT}\)",
     rf"estimated maximum model length is {_COUNT}",
     rf"larger than the profiled value {_COUNT}",
 )
-_NO_FIGURE = re.compile(r"Error out of memory at line \d+ in file")  # of bitsandbytes
+_NO_FIGURE = re.compile(
+    r"Error out of memory at line \d{1,9} in file"  # of bitsandbytes
+    r"|ErrorOutOfMemory|CUDA error: out of memory|cudaErrorMemoryAllocation"
+)
 # Of each figure the ways in which it is written.
 WRITTEN = {
     "asked": (
         rf"Tried to allocate {_SIZE}",
         rf"trying to allocate {_SIZE}",
-        rf"allocating {_SIZE} on",
+        rf"allocating {_SIZE}",
         rf"{_SIZE} KV cache is needed",
+        rf"{_STARTS}{_GIB} GiB\)",
+        rf"failed to allocate \S{{1,80}} buffer of size {_BYTES}",
+        rf"failed to allocate buffer, size = {{1,9}}{_SIZE}",
+        rf"memory allocation of size {_BYTES} failed",
+        rf"Requested amount of GPU memory \({_BYTES} bytes\)",
+        rf"requires more system memory \({_SIZE}\)",
+        rf"Used {_SIZE} of [\d.]{{1,30}}[KMGT] hbm",
     ),
-    "total": (rf"{_SIZE} total capacity", rf"total capac(?:i)?ty of {_SIZE}"),
+    "total": (
+        rf"{_SIZE} total capacity",
+        rf"total capac(?:i)?ty of {_SIZE}",
+        rf"Free memory on device [^\s(]{{1,40}} \([\d.]{{1,30}}/{_GIB} GiB\)",
+        rf"Used [\d.]{{1,30}}[KMGT] of {_SIZE} hbm",
+        rf"Total GPU memory \(GiB\): {_GIB}",
+    ),
+    "allowed": (rf"{_SIZE} allowed",),
     "allocated": (rf"{_SIZE} already allocated", rf"{_SIZE} is allocated by PyTorch"),
     "reserved": (rf"{_SIZE} reserved in total by PyTorch",),
     "idle": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
@@ -51,6 +91,9 @@ WRITTEN = {
         rf"of which {_SIZE} is free",
         rf"{_SIZE} free",
         rf"available KV cache memory \({_SIZE}\)",
+        rf"Free memory on device [^\s(]{{1,40}} \({_GIB}/",
+        rf"component creation attempt \(GiB\): {_GIB}",
+        rf"than is available \({_SIZE}\)",
     ),
 }
 
@@ -61,10 +104,15 @@ class Failure:
 
     asked      what was not to be had
     total      the GPU's memory; free: of it when it was asked
+    allowed    what of it the process may have (torch.cuda.set_per_process_memory_fraction)
     allocated  tensors at that time; reserved: with what the allocator keeps for others
     process    all that the process had, CUDA's own too
     engine     a server whose cache has no room, as serve.engine calls it
     longest    tokens that one sequence of it may have; room: tokens that the cache holds
+    empty      the cache has no block at all
+    share      of the GPU's memory that a server asks for as it starts
+    part       what of a server could not be made
+    host       it is the host's memory
     """
 
     asked: int = 0
@@ -76,6 +124,11 @@ class Failure:
     engine: str = ""
     longest: int = 0
     room: int = 0
+    allowed: int = 0
+    empty: bool = False
+    share: float = 0
+    part: str = ""
+    host: bool = False
 
     @property
     def needed(self) -> int:
@@ -84,16 +137,41 @@ class Failure:
 
     def __str__(self) -> str:
         if self.engine:
-            holds = f"{self.room:,} tokens" if self.room else "no token"
-            needs = f", and one sequence may have {self.longest:,}" if self.longest else ""
-            had = f": {bytes_text(self.asked)}, where {bytes_text(self.free)} are left"
-            return f"the cache holds {holds}{needs}{had if self.asked else ''}"
+            return self._of_server()
         if not self.asked:
             return "the message says no figure"
+        if self.host:
+            free = f", and {bytes_text(self.free)} are free" if self.free else ""
+            return f"{bytes_text(self.asked)} of the host's memory are needed{free}"
         had = f"{bytes_text(self.allocated)} were allocated and " if self.allocated else ""
+        more = " more" if self.allocated else ""
         of = f", on a GPU of {bytes_text(self.total)}" if self.total else ""
+        if self.allowed:
+            of += f", of which the process may have {bytes_text(self.allowed)}"
         least = f": at least {bytes_text(self.needed)} are needed" if self.allocated else ""
-        return f"{had}{bytes_text(self.asked)} more were asked for{of}{least}"
+        return f"{had}{bytes_text(self.asked)}{more} were asked for{of}{least}"
+
+    def _of_server(self) -> str:
+        """What a server says that does not start, or whose cache has no room."""
+        free, total, asked = map(bytes_text, (self.free, self.total, self.asked))
+        if self.share:
+            most = math.floor(100 * self.free / self.total) / 100 if self.total else 0
+            return (
+                f"it does not start: {free} of the GPU's {total} are free, since other programs "
+                f"have the rest, and a share of {self.share:g} is {asked}; at most {most:.2f} "
+                "starts, or end the others"
+            )
+        if self.part:
+            return f"it could not make its {self.part}: {free} of the GPU's {total} were free"
+        needs = f", and one sequence may have {self.longest:,}" if self.longest else ""
+        if self.room or self.empty:
+            holds = f"{self.room:,} tokens" if self.room else "no token"
+            had = f": {asked}, where {free} are left" if self.asked else ""
+            return f"the cache holds {holds}{needs}{had}"
+        if self.asked:
+            one = f"of {self.longest:,} tokens " if self.longest else ""
+            return f"the cache has {free}, and one sequence {one}needs {asked}"
+        return f"the cache has too little room{needs}; the message says no more"
 
     def to_dict(self) -> dict[str, Any]:
         """The same for JSON."""
@@ -103,20 +181,29 @@ class Failure:
 def failure(content: str) -> Failure | None:
     """The last message of that kind in a text; None where there is none."""
     engine = next((name for name, text in SERVERS if re.search(text, content)), "")
+    said = {name: _last(content, ways) for name, ways in WRITTEN.items()}
     if engine:
-        asked, free = (_last(content, WRITTEN[name]) for name in ("asked", "free"))
         longest, room = (max(0, _count(content, ways)) for ways in (LONGEST, ROOM))
-        return Failure(asked, free=free, engine=engine, longest=longest, room=room)
-    marks = list(_MARK.finditer(content))
-    said = {name: _last(content, ways) for name, ways in WRITTEN.items()} if marks else {}
-    if not said.get("asked"):
+        starts, part = re.search(_STARTS, content), re.search(PART, content)
+        return Failure(
+            said["asked"],
+            said["total"],
+            said["free"],
+            engine=engine,
+            longest=longest,
+            room=room,
+            empty=bool(re.search(EMPTY, content)),
+            share=min(1.0, float(starts[1][:8].rstrip("."))) if starts else 0,
+            part=part[1].strip() if part else "",
+        )
+    if not (_MARK.search(content) and said["asked"]):
         return Failure() if _NO_FIGURE.search(content) else None
-    idle = said.pop("idle")
     if not said["reserved"] and said["allocated"]:
-        said["reserved"] = said["allocated"] + idle
-    sizes = (said[name] for name in ("asked", "total", "free", "allocated", "reserved", "process"))
-    asked, total, free, allocated, reserved, process = sizes
-    return Failure(asked, total, free, allocated, reserved, process)
+        said["reserved"] = said["allocated"] + said["idle"]
+    names = ("asked", "total", "free", "allocated", "reserved", "process")
+    asked, total, free, allocated, reserved, process = (said[name] for name in names)
+    found = Failure(asked, total, free, allocated, reserved, process, allowed=said["allowed"])
+    return replace(found, host="more system memory" in content)
 
 
 def _count(content: str, ways: tuple[str, ...]) -> int:
@@ -129,7 +216,9 @@ def _last(content: str, ways: tuple[str, ...]) -> int:
     if not found:
         return 0
     last = max(found, key=lambda match: match.start())
+    named = {unit: text for unit, text in last.groupdict().items() if text}
+    number, unit = (last[1], last[2]) if not named else next((t, u) for u, t in named.items())
     try:
-        return round(float(last[1]) * SIZES[last[2]])
+        return round(float(number) * SIZES[unit])
     except ValueError:
         return 0

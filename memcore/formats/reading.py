@@ -300,6 +300,11 @@ def _unsure(text: Text, kind: str, draft: Draft) -> None:
             )
 
 
+def message_in(text: Text) -> Failure | None:
+    """What a text says that is a message that memory ran out, and nothing else; None of another."""
+    return failure(text.content) if kind_of(text) == FAILURE else None
+
+
 def kind_of(text: Text) -> str:
     """What a text is taken for: the program that is given it, 'config.json', or '' for anything
     else, a plan in JSON among it."""
@@ -394,6 +399,8 @@ def _failed(ran_out: Failure, draft: Draft) -> None:
         draft.put("serve.engine", ran_out.engine, "its message")
     if ran_out.longest:
         draft.put("serve.max_seq_len", ran_out.longest, "its message")
+    if ran_out.share:
+        draft.put("serve.memory_utilization", ran_out.share, "its message")
 
 
 def _config(text: Text, draft: Draft) -> None:

@@ -188,7 +188,10 @@ def snapshot_of(data: bytes) -> Snapshot:
         if len(data) > MAX_BYTES:
             raise ValueError(f"it has more than {bytes_text(MAX_BYTES)}")
         if not is_pickle(data):
-            raise ValueError("it is no pickle, as torch.cuda.memory._dump_snapshot writes")
+            raise ValueError(
+                "it is no pickle, as torch.cuda.memory._dump_snapshot writes, and no text that is "
+                "read says what was held, or that memory ran out"
+            )
         return _read(plain_values(data))
     except ValueError as e:
         raise PlanError([Issue("", f"no memory snapshot of PyTorch: {e}")]) from None

@@ -97,11 +97,13 @@ class Totals:
 
 
 def _ran_out(content: str) -> Iterator[Totals]:
-    """A message of PyTorch's, where it says what was allocated and what more was asked for."""
+    """A message that memory ran out, with what was allocated and what more was asked for, where it
+    says so."""
     found = failure(content)
-    if found and found.allocated:
-        now = {"allocated": found.allocated}
-        yield Totals(0, now, {"allocated": found.needed}, total=found.total, ran_out=found)
+    if found:
+        now = {"allocated": found.allocated} if found.allocated else {}
+        peak = {"allocated": found.needed} if found.allocated else {}
+        yield Totals(0, now, peak, total=found.total, ran_out=found)
 
 
 def _times(count: int) -> str:
@@ -117,7 +119,7 @@ class Counted:
     @property
     def fullest(self) -> Totals:
         """The GPU on which most was there."""
-        return max(self.devices, key=lambda device: max(device.peak.values()))
+        return max(self.devices, key=lambda device: max(device.peak.values(), default=0))
 
     def to_dict(self) -> dict[str, Any]:
         """The same for JSON."""

@@ -557,7 +557,8 @@ def test_what_is_no_snapshot_is_refused(memplan, file, tmp_path):
     assert ran.status == 2
     assert ran.err == (
         f"memplan: {path}: no memory snapshot of PyTorch: it is no pickle, as "
-        "torch.cuda.memory._dump_snapshot writes\n"
+        "torch.cuda.memory._dump_snapshot writes, and no text that is read says what was held, or "
+        "that memory ran out\n"
     )
     ran = memplan("snapshot", str(tmp_path / "none.pickle"))
     assert "none.pickle: no such file" in ran.err

@@ -925,6 +925,42 @@ RAN_OUT = {
     "MiB is reserved by PyTorch but unallocated.": (432 * MIB, 16 * GIB, 8 * GIB, 8.5 * GIB),
     "Resource exhausted: Out \nof memory while trying to allocate 4096 bytes.": (4096, 0, 0, 0),
     "allocating 512.00 MiB on device 0: cudaMalloc failed: out of memory": (512 * MIB, 0, 0, 0),
+    "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 6442450944 bytes.": (
+        6 * GIB,
+        0,
+        0,
+        0,
+    ),
+    "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 22.50G of 15.75G hbm. "
+    "Exceeded hbm capacity by 6.75G.": (22.5 * GIB, 15.75 * GIB, 0, 0),
+    "Allocator (GPU_0_bfc) ran out of memory trying to allocate 24.00GiB with freed_by_count=0": (
+        24 * GIB,
+        0,
+        0,
+        0,
+    ),
+    "ggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 1073741824": (GIB, 0, 0, 0),
+    "ggml_vulkan: Device memory allocation of size 1073741824 failed.": (GIB, 0, 0, 0),
+    "ggml_metal_buffer_init: error: failed to allocate buffer, size =  8192.00 MiB": (
+        8 * GIB,
+        0,
+        0,
+        0,
+    ),
+    "Error: model requires more system memory (9.5 GiB) than is available (7.5 GiB)": (
+        9.5 * GIB,
+        0,
+        0,
+        0,
+    ),
+    "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 40.00 GiB of "
+    "which 30.00 GiB is free. 8.00 GiB allowed; Of the allocated memory 7.50 GiB is allocated by "
+    "PyTorch, and 0 bytes is reserved by PyTorch but unallocated.": (
+        GIB,
+        40 * GIB,
+        7.5 * GIB,
+        7.5 * GIB,
+    ),
 }
 
 
@@ -1201,6 +1237,14 @@ NO_ROOM = {
         "vllm", 131072, 5632, 16 * GIB, round(0.71 * GIB)),
     "ValueError: No available memory for the cache blocks. Try increasing": ("vllm", 0, 0, 0, 0),
     "max_total_tokens=9 is larger than the profiled value -561981.": ("sglang", 0, 0, 0, 0),
+    "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.": (
+        "sglang", 0, 0, 0, 0),
+    "Free memory on device cuda:0 (11.50/23.50 GiB) on startup is less than desired GPU memory "
+    "utilization (0.9, 21.15 GiB). Decrease": (
+        "vllm", 0, 0, round(21.15 * GIB), round(11.5 * GIB)),
+    "RuntimeError: Executor creation failed due to insufficient GPU memory.\n\nThe following "
+    "component could not be created: KV cache\nTotal GPU memory (GiB): 79.00\nFree GPU memory "
+    "before component creation attempt (GiB): 3.50": ("tensorrt-llm", 0, 0, 0, round(3.5 * GIB)),
 }  # fmt: skip
 
 

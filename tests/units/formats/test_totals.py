@@ -137,7 +137,9 @@ def test_what_ran_out_says_what_it_needed_at_the_least() -> None:
     memory = evaluate(Plan()).memory
     assert memory
     assert [row.name for row in one.beside(memory)] == ["allocated"]
-    assert counted_in("CUDA out of memory. Tried to allocate 2.00 GiB.") is None
+    alone = counted_in("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert alone
+    assert list(alone.fullest.remarks()) == ["Memory ran out: 2.00 GiB were asked for."]
 
 
 def test_what_a_run_held_is_read_by_whichever_says_it() -> None:

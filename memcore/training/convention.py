@@ -15,7 +15,7 @@ from memcore.tape.derived import derive
 from memcore.tape.dims import EMBED, VALUES, VOCAB, B, Number, Q, S, positive
 from memcore.tape.kinds import IN_WINDOWS, Part, attends
 from memcore.tape.ledger import Amounts
-from memcore.tape.structure import BRIDGE, IDLE, MAIN, TOWER
+from memcore.tape.structure import BRIDGE, CAUSAL, IDLE, MAIN, MASKED, TOWER
 from memcore.tape.tape import Tape
 from memcore.timing.roofline import DECLARED
 from memcore.training.steps import stack_of
@@ -40,7 +40,7 @@ def convention_flops(plan: Plan, step: Step, amounts: Amounts, x: Any = PLAIN) -
         x.dimension(of, amounts) for of in (B, S, EMBED, VOCAB, Q, VALUES)
     )
     every = []
-    if not plan.architecture.image:  # of which one token alone is classified: next to nothing
+    if plan.architecture.head in (CAUSAL, MASKED):  # a few classes are next to nothing
         ends = frozen_passes if head_is_frozen(plan) else passes
         every.append(ends * (twice * embed * vocab))
     for layers, trained, frozen, reach, often in convention_layers(plan, step, amounts):

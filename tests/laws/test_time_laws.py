@@ -14,6 +14,7 @@ from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.plan.repair import repair
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING
 
 ROUNDING = 1e-9
 PALM = 0.01  # FLOPs per token against the formula, which leaves out nothing but norms
@@ -167,6 +168,23 @@ def test_each_axis_divides_the_work():
     whole = flops()
     for axis in ("tp", "cp", "pp"):
         assert flops(**{axis: 8}) * 8 == pytest.approx(whole, rel=PALM), axis
+
+
+ENCODERS = [
+    name
+    for name in catalog.model_names()
+    if catalog.model(name).head in (EMBEDDING, CLASSIFICATION) and not catalog.model(name).image
+]
+
+
+@pytest.mark.parametrize("model", ENCODERS)
+@pytest.mark.parametrize("tokens", [8, 77])
+def test_a_model_without_a_vocabulary_behind_it_counts_no_more_than_runs(model, tokens):
+    """Who attends to all tokens runs what the convention counts, and a few classes more."""
+    train = {"seq_len": tokens, "micro_batch": 8, "checkpointing": "none"}
+    time = evaluate(Plan(model=model, cluster={"gpus": 1}, train=train)).time
+    most = time.hardware_flops * (1 + PALM)  # CLIP reads text under a causal mask, counted whole
+    assert 0.9 * time.hardware_flops <= time.model_flops <= most
 
 
 def test_flops_per_token_are_palms():

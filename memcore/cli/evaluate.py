@@ -22,7 +22,7 @@ from memcore.cli.printing import (
     table,
     write_csv,
 )
-from memcore.cli.reading import MAX_PLAN_BYTES, given_plan, measured_of, plan_of, settled
+from memcore.cli.reading import MAX_PLAN_BYTES, document_of, given_plan, measured_of, settled
 from memcore.errors import PlanError, fault, refusal
 from memcore.report import plain
 from memcore.units import (
@@ -187,7 +187,7 @@ def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace, measured: Run) -
     status = 0
     for number, text in _documents(lines):
         try:
-            plan = settled(plan_of(text), args.set, args.job)
+            plan = settled(document_of(text), args.set, args.job)
             report = evaluate(plan)
             answer = json_text(_document(report, _calibrated(plan, report, measured)))
             status = max(status, _checked(args, plan, report), key=WORST.index)

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,7 +16,7 @@ from memcore.cli.arguments import gpu
 from memcore.cli.printing import printable
 from memcore.errors import Issue, PlanError, did_you_mean, no_word, refusal, shown, shown_path
 from memcore.units import GiB
-from memcore.words.jobs import JOBS, KIND
+from memcore.words.jobs import ANY, JOBS, KIND, SERVE
 
 if TYPE_CHECKING:
     import argparse
@@ -35,20 +35,25 @@ MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has abo
 
 def given_plan(args: argparse.Namespace) -> Plan:
     """The plan that a command was given. Raises PlanError, which `main` prints with its source."""
-    return settled(plan_in(args.plan), args.set, args.job)
+    return settled(document_in(args.plan), args.set, args.job)
 
 
 def plan_in(text: str) -> Plan:
-    """The plan that an argument means: JSON text, standard input, a link to the app, a file; or,
-    where no file is called so, a worked plan, or the default plan of a model, by its name or size.
-    Raises PlanError."""
+    """The plan that an argument means, as `document_in` has it. Raises PlanError."""
+    return settled(document_in(text), ())
+
+
+def document_in(text: str) -> dict[str, Any]:
+    """What an argument says of a plan, as a document: JSON text, standard input, a link to the app,
+    a file; or, where no file is called so, a worked plan, or the default plan of a model, by its
+    name or size. Raises PlanError."""
 
     if _is_link(text) and (query := parse_qs(urlsplit(text).query, keep_blank_values=True)):
         return _linked(query)
     if is_name(text):
         return _called(text)
     other = modelopt_beside(text)
-    return plan_of(read(text), read(other) if other else b"")
+    return document_of(read(text), read(other) if other else b"")
 
 
 def modelopt_beside(path: str) -> str:
@@ -67,35 +72,29 @@ def _is_link(text: str) -> bool:
     return text.startswith(LINKS)
 
 
-def _linked(query: dict[str, list[str]]) -> Plan:
+def _linked(query: dict[str, list[str]]) -> dict[str, Any]:
     """The plan of a link. What of it is not used is told, as the app tells it."""
     from memcore.plan.link import decode
 
     plan, issues = decode(dict(query))
     tell(issues)
-    return plan
+    return plan.document()
 
 
-def _called(name: str) -> Plan:
-    """The plan behind a name. What a model cannot have of the default plan, such as a sequence
-    beyond its positions, is changed and told. Raises PlanError."""
+def _called(name: str) -> dict[str, Any]:
+    """The plan behind a name. Raises PlanError."""
     from memcore.formats import hub
     from memcore.models import catalog
-    from memcore.plan.link import nearest
-    from memcore.plan.plan import Plan
 
     worked = catalog.plan_entries()
     if name in worked:
-        return Plan.of(worked[name]["plan"])
+        return dict(worked[name]["plan"])
     if (model := _model(name)) is not None:
-        document, fields = Plan().document() | {"model": model}, ["model"]
+        document: dict[str, Any] = {"model": model}
         if name not in catalog.model_names() and (word := hub.stored(name)):
-            document["serve"]["weight_dtype"] = word
-            fields.append("serve.weight_dtype")
+            document["serve"] = {"weight_dtype": word}
             tell([Issue("serve.weight_dtype", f"{word}, as the model's name says")])
-        found, changed = nearest(document, fields)
-        tell(changed)
-        return found
+        return document
     if _is_link(name):
         raise refusal("", "says no plan, as what stands behind a '?' would")
     if name.endswith(".json") or (os.sep in name and not hub.NAME.fullmatch(name)):
@@ -150,37 +149,70 @@ def _model(name: str) -> Any:
     return {"size": name}
 
 
-def settled(plan: Plan, settings: Sequence[str], job: str | None = None) -> Plan:
-    """The plan as that of a job, with fields set, each as FIELD=VALUE. Where that is no plan, the
-    nearest one that keeps them; what else it changes is told. Raises PlanError where they cannot
-    all be kept."""
-    kept: tuple[str, ...] = ()
-    if job is not None:
-        plan, kept = _changed(plan, JOBS[job], "--job"), KIND
-    return _changed(plan, dict(map(setting, settings)), "--set", kept) if settings else plan
-
-
-def _changed(plan: Plan, asked: Mapping[str, Any], option: str, kept: Sequence[str] = ()) -> Plan:
-    """The nearest plan with these fields, which the option asks for, and with those that are kept
-    as they are."""
+def settled(document: Mapping[str, Any], settings: Sequence[str], job: str | None = None) -> Plan:
+    """The plan that a document says, as that of a job and with fields set, each as FIELD=VALUE. All
+    is in force before any of it is judged. Where that is no plan and the document alone is one, the
+    nearest that keeps them; what else it changes is told. Raises PlanError where they cannot all be
+    kept."""
     from memcore.plan.link import nearest
-    from memcore.plan.plan import put
-    from memcore.plan.repair import issues_in
+    from memcore.plan.plan import Plan
+    from memcore.plan.repair import completed
 
-    document = plan.document()
+    asked, of_job = dict(map(setting, settings)), dict(JOBS[job]) if job else {}
     if "cluster.gpu" in asked:  # in its usual host
         asked = {"cluster.node": None, **asked}
-    for path, value in asked.items():
-        put(document, path, value)
-    wrong = issues_in(document)
-    found, changed = nearest(document, (*asked, *(path for path in kept if path not in asked)))
-    if lost := [issue for issue in changed if issue.field in asked]:
-        raise PlanError(
-            Issue(f"{option} {issue.field}", issue.message)
-            for issue in [i for i in wrong if i.field in asked] or lost
-        )
-    tell(changed)
+    wanted = _with(_with(document, of_job), asked)
+    try:
+        plan = Plan.of(wanted)
+    except PlanError as e:
+        if not asked and not of_job:
+            raise
+        wrong = e.issues
+    else:
+        tell(_of_the_model(plan, wanted))
+        return plan
+    try:
+        Plan.of(document)
+    except PlanError:
+        raise PlanError(wrong) from None
+    kind = [path for path in KIND if path in of_job]
+    lost: Sequence[Issue] = ()
+    for kept in ((*asked, *of_job), (*asked, *kind)):
+        found, changed = nearest(completed(wanted), tuple(dict.fromkeys(kept)))
+        lost = [issue for issue in changed if issue.field in kept]
+        if not lost:
+            tell(changed)
+            return found
+    raise PlanError(
+        Issue(f"{'--set' if issue.field in asked else '--job'} {issue.field}", issue.message)
+        for issue in [i for i in wrong if i.field in {*asked, *kind}] or lost
+    )
+
+
+def _with(document: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A document of a plan with more fields said in it."""
+    found = {**document}
+    for path, value in fields.items():
+        section, _, name = path.partition(".")
+        if not name:
+            found[section] = value
+        elif isinstance(found.get(section, {}), dict):  # what is none is refused as a whole
+            found[section] = {**found.get(section, {}), name: value}
     return found
+
+
+def _of_the_model(plan: Plan, document: Mapping[str, Any]) -> Iterator[Issue]:
+    """What a plan has of its model in fields that its document does not say, and of which its
+    answer speaks."""
+    from memcore.plan.plan import Plan, get, value_text
+    from memcore.search.levers import differences
+
+    silent = {SERVE: "train", ANY: ""}.get(plan.about, "serve")
+    for path, now in differences(Plan(), plan).items():
+        section, _, name = path.partition(".")
+        if name and section != silent and name not in document.get(section, {}):
+            was = value_text(path, get(Plan(), path))
+            yield Issue(path, f"{value_text(path, now)} is used in place of {was}")
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -279,7 +311,7 @@ def _whole(given: str, value: Any) -> Any:
     return value
 
 
-def tell(issues: Sequence[Issue]) -> None:
+def tell(issues: Iterable[Issue]) -> None:
     """What a plan had to be changed in, beside what the command prints."""
     for issue in issues:
         print(printable(f"memplan: {issue}"), file=sys.stderr)
@@ -335,10 +367,15 @@ def read(path: str, most: int = MAX_PLAN_BYTES) -> bytes:
 
 
 def plan_of(data: bytes, stored: bytes = b"") -> Plan:
-    """The plan that JSON text describes: of a config.json, with what the hf_quant_config.json
-    beside it says of its weights. Raises PlanError, whatever the bytes are."""
+    """The plan that JSON text describes, as `document_of` has it. Raises PlanError, whatever the
+    bytes are."""
+    return settled(document_of(data, stored), ())
+
+
+def document_of(data: bytes, stored: bytes = b"") -> dict[str, Any]:
+    """What JSON text says of a plan: of a config.json, with what the hf_quant_config.json beside it
+    says of its weights. Raises PlanError, whatever the bytes are."""
     from memcore.models import quantization
-    from memcore.plan.plan import Plan
 
     document = _json_of(data)
     if isinstance(document, dict) and "model" not in document and CONFIG & document.keys():
@@ -347,7 +384,9 @@ def plan_of(data: bytes, stored: bytes = b"") -> Plan:
             document = quantization.with_modelopt(document, other)
             tell([Issue("hf_quant_config.json", "is read with the config.json beside it")])
         document = {"model": document}  # a config.json: the default plan of its model
-    return Plan.of(document)
+    if not isinstance(document, dict):
+        raise refusal("", "a plan is one JSON object, in braces")
+    return document
 
 
 def _json_of(data: bytes) -> Any:

@@ -16,6 +16,7 @@ from memcore.plan.rule import Remedy, broken, only, to
 from memcore.plan.serving_rules import prompt_rules
 from memcore.plan.sizes import next_multiple
 from memcore.tape.structure import CAUSAL, CLASSIFICATION
+from memcore.words.jobs import SERVE
 from memcore.words.precision import PURE
 from memcore.words.stored import WEIGHT_DTYPES
 from memcore.words.training import (
@@ -65,7 +66,6 @@ def model_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     why = f"{model.family} has no {t.cross_entropy} loss"
     yield from only(plan, "train.cross_entropy", losses, why)
     yield from _alone_rules(plan, model)
-    yield from prompt_rules(plan, model)
     if t.kernels == "compile" and t.checkpointing == "selective":
         why = "a compiled layer is not known to run its attention core alone again"
         yield broken(
@@ -87,6 +87,15 @@ def model_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
         yield broken("train.overlap_param_gather", why, *ways)
     yield from _expert_overlap_rules(plan, model)
     yield from _async_rules(plan)
+    yield from length_rules(plan, model)
+    if plan.job == SERVE:  # in any other a note says so
+        yield from served_positions(plan, model)
+
+
+def length_rules(plan: Plan, model: Model) -> Iterator[Issue]:
+    """How many tokens and images the model takes: a plan that does not name such a field has what
+    these remedies set."""
+    t = plan.train
     if image := model.image:
         why = f"{t.seq_len:,} tokens, but {image.text} are {image.tokens:,}"
         yield from only(plan, "train.seq_len", [image.tokens], why)
@@ -108,6 +117,29 @@ def model_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
         if t.images >= 1 and t.images * image.read > t.seq_len:
             why = f"{t.images:,} of {image.read:,} tokens each do not fit into {t.seq_len:,}"
             yield broken("train.images", why, *fewer, *to("train.seq_len", t.images * image.read))
+    yield from prompt_rules(plan, model)
+
+
+def served_positions(plan: Plan, model: Model) -> Iterator[Issue]:
+    """That a server's prompts and outputs lie within the positions that the model has learned."""
+    s, most = plan.serve, model.position_rows if model.heard else model.max_positions
+    if not (model.learned_positions and FAMILIES[model.family].decoder and model.head == CAUSAL):
+        return
+    why = f"{model.label} has learned positions for {most:,}"
+    if model.encoder_decoder:
+        for name in ("output_len", *(() if model.heard else ("prompt_len",))):
+            if (tokens := getattr(s, name)) > most:
+                field = f"serve.{name}"
+                yield broken(field, f"{tokens:,} tokens, but {why}", *to(field, most))
+    elif s.prompt_len + s.output_len > most:
+        out = most // 4
+        ways: tuple[Remedy, ...] = (
+            {"serve.prompt_len": most - s.output_len},
+            {"serve.output_len": most - s.prompt_len},
+            {"serve.prompt_len": most - out, "serve.output_len": out},
+        )
+        said = f"{s.prompt_len:,} tokens and {s.output_len:,} more, but {why} in all"
+        yield broken("serve.prompt_len", said, *(w for w in ways if min(w.values()) > 0))
 
 
 def _expert_overlap_rules(plan: Plan, model: Model) -> Iterator[Issue]:

@@ -33,7 +33,9 @@ from memcore.models import catalog
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model, in_json
 from memcore.plan.field import Facts, checked, choice, declare, describes, facts_of, number
+from memcore.plan.model_rules import length_rules, served_positions
 from memcore.plan.models import draft_from, resolve_model, trimmed
+from memcore.plan.rule import Remedy
 from memcore.plan.rules import OF_HARDWARE, broken_rules, readers_of
 from memcore.plan.sections import Cluster, Parallel, Run, Section, Serve, Together, Train
 from memcore.units import Gbit, GiB
@@ -79,23 +81,37 @@ class Plan(Section):
     def _take_what_the_model_has(self) -> None:
         """In fields that the plan does not name: the best attention, where the model's code has not
         the default (rules.attention_missing says so in a note); no checkpointing, where it has
-        none; and the length of what an encoder reads, where that is always the same."""
+        none; and as many tokens as it takes."""
         try:
             model = self.architecture
         except PlanError:  # is said with all else that is wrong
             return
-        family, heard = FAMILIES[model.family], model.heard
-        own: dict[str, dict[str, Any]] = {"train": {}, "serve": {}}
+        family, own = FAMILIES[model.family], dict[str, Any]()
         if self.train.attention not in family.attentions:
-            own["train"]["attention"] = family.attentions[-1]
+            own["train.attention"] = family.attentions[-1]
         if not family.checkpoints:
-            own["train"]["checkpointing"] = "none"
-        if heard:
-            own["train"]["seq_len"] = own["serve"]["prompt_len"] = heard
-        for place, fields in own.items():
-            part = getattr(self, place)
-            if left := {k: v for k, v in fields.items() if k not in part.model_fields_set}:
-                object.__setattr__(self, place, part.model_copy(update=left))
+            own["train.checkpointing"] = "none"
+        named = {f"{name}.{f}" for name in SECTIONS for f in getattr(self, name).model_fields_set}
+        self._take({path: value for path, value in own.items() if path not in named})
+        before = list[Remedy]()
+        while remedy := next(
+            (
+                remedy
+                for issue in (*length_rules(self, model), *served_positions(self, model))
+                for remedy in issue.remedies
+                if named.isdisjoint(remedy)
+                and remedy.keys() <= {*OF_THE_MODEL}
+                and remedy not in before
+            ),
+            None,
+        ):
+            self._take(remedy)
+            before.append(remedy)
+
+    def _take(self, changes: Mapping[str, Any]) -> None:
+        for section, fields in by_section(changes).items():
+            part = getattr(self, section).model_copy(update=fields)
+            object.__setattr__(self, section, part)
 
     @classmethod
     def of(cls, document: Any) -> Plan:
@@ -448,6 +464,13 @@ SECTIONS: dict[str, type[Section]] = {
     for name, info in Plan.model_fields.items()
     if isinstance(info.annotation, type) and issubclass(info.annotation, Section)
 }
+
+
+# Fields that follow the model where a plan does not name them.
+OF_THE_MODEL = (
+    *(f"train.{name}" for name in ("attention", "checkpointing", "seq_len", "target_len")),
+    *(f"serve.{name}" for name in ("prompt_len", "output_len")),
+)
 
 
 def by_section(changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError
 from memcore.plan.keys import FIELDS, GPU, KEYS, KNOWN, MODEL, NODE, frozen_defaults, literal_text
-from memcore.plan.plan import Plan, get, put
+from memcore.plan.plan import OF_THE_MODEL, Plan, get, put
 from memcore.plan.rule import Remedy, done
 
 
@@ -127,6 +128,26 @@ def issues_in(document: Mapping[str, Any]) -> tuple[Issue, ...]:
     except PlanError as e:
         return e.issues
     return ()
+
+
+def completed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document of the right form with every field: what it leaves out is its default, or what its
+    model has there."""
+    found = copy.deepcopy(dict(document))
+    said = [path for path in OF_THE_MODEL if _says(document, path)]
+    _complete(found)
+    own: dict[str, Any] = {"model": found["model"], "train": {}, "serve": {}}
+    follow(own, {path: get(found, path) for path in said})
+    with contextlib.suppress(PlanError):
+        plan = Plan.of(own)
+        follow(found, {path: get(plan, path) for path in OF_THE_MODEL if path not in said})
+    return found
+
+
+def _says(document: Mapping[str, Any], path: str) -> bool:
+    """Whether a document, in which sections may be left out, has a field."""
+    section, _, name = path.partition(".")
+    return name in document.get(section, {})
 
 
 def _complete(document: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memcore.errors import shown
+from memcore.plan.model_rules import served_positions
 from memcore.plan.plan import Plan
 from memcore.report import Serve
 from memcore.serving.cache import room
@@ -42,6 +43,7 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
     elif served.running < s.concurrency:
         notes.append(of_fewer(plan, served))
     model = plan.architecture
+    notes += (f"Serving: {issue.message}." for issue in served_positions(plan, model))
     if model.encoder_decoder:
         notes.append(ENCODER_NOTE if model.heard else f"{ENCODER_NOTE} {UNSERVED_NOTE}")
     elif model.tower and plan.weights.compute != plan.weight_dtype:

@@ -222,7 +222,7 @@ def test_prompts_have_images_of_their_own_size():
     )
     assert small < large / 4
     with pytest.raises(PlanError, match=r"serve\.images: 1 of 1,298 tokens each do not fit"):
-        served(QWEN, image_size=1000)
+        served(QWEN, image_size=1000, prompt_len=1024)
     p = plan(QWEN, images=1, image_size=1000)
     assert training_sizes(p)["vision.MERGED"] == 36**2
 

@@ -634,7 +634,7 @@ def test_repair_finds_a_valid_plan() -> None:
 @pytest.mark.parametrize(
     ("document", "field"),
     [
-        ({"model": "gpt2"}, "train.seq_len"),
+        ({"model": "gpt2", "train": {"seq_len": 4096}}, "train.seq_len"),
         ({"train": {"zero": 1}}, "train.zero"),
         ({"train": {"framework": "megatron"}}, "train.kernels"),
         ({"train": {"framework": "pytorch"}}, "train.zero"),

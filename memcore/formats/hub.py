@@ -67,10 +67,10 @@ def stored(name: str) -> str:
     return next(found, "")
 
 
-def _of_mlx(name: str) -> str:
+def _of_mlx(said: str) -> str:
     """The word for what mlx-lm stored, where a name says that it did and in how many bits."""
-    ours = name.startswith("mlx-community/") or _says("mlx").search(name)
-    values = _says(rf"(?P<bits>[34568]){BITS}|q(?P<q>[34568])").search(name) if ours else None
+    ours = said.startswith("mlx-community/") or _says("mlx").search(said)
+    values = _says(rf"(?P<bits>[34568]){BITS}|q(?P<q>[34568])").search(said) if ours else None
     return f"mlx-{values['bits'] or values['q']}bit" if values else ""
 
 

@@ -261,7 +261,7 @@ def _in_full(server: Server, given: Mapping[str, Any]) -> dict[str, Any]:
         stem, dot, rest = key.partition(".")
         off = "no_" if stem.startswith("no_") and stem not in known else ""
         short = stem.removeprefix(off)
-        longer = [name for name in known if name.startswith(short)]
+        longer = [option for option in known if option.startswith(short)]
         if short not in known and len(short) >= SHORTEST and len(longer) == 1:
             stem = off + longer[0]
         found[f"{stem}{dot}{rest}"] = value
@@ -279,7 +279,7 @@ def _known(label: str) -> frozenset[str]:
     _read(server, trial, "", Draft())
     names = {each.partition("=")[0] for names in server.left.values() for each in names.split()}
     names |= set(harmless(server.label) if server.label in TABLES else ())
-    return frozenset(name for name in trial.taken | names if "*" not in name and len(name) > 3)
+    return frozenset(o for o in trial.taken | names if "*" not in o and len(o) >= SHORTEST)
 
 
 def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
@@ -319,8 +319,8 @@ def _weights(server: Server, keys: Keys, draft: Draft) -> None:
     if server.engine == LLAMA_CPP:
         _by_name(draft)
         return
-    if server.label == "TGI" and option == "bitsandbytes":
-        option = "bitsandbytes-int8"  # LLM.int8 there
+    if "quantize" in server.quantized and option == "bitsandbytes":
+        option = "bitsandbytes-int8"  # of TGI, LLM.int8
     named, key = keys.named(*server.quantized), keys.named("dtype")
 
     def decide(draft: Draft, around: Around) -> None:
@@ -412,7 +412,7 @@ DECIDING_WHY = {
     ),
     "a forward reads at most one chunk here": "SGLANG_MAX_KV_CHUNK_CAPACITY",
 }
-DECIDING = {name.partition("=")[0] for names in DECIDING_WHY.values() for name in names.split()}
+DECIDING = {each.partition("=")[0] for names in DECIDING_WHY.values() for each in names.split()}
 HUGE = 160 * GiB  # of a GPU on which vLLM reads more tokens at once
 # vLLM's short names.
 SHORT = {

@@ -511,7 +511,7 @@ def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
     others = shlex.join(words)  # which a script of `bash -c` has as its own
     inner = [re.sub(r'"?\$@"?', lambda _: others, text) for text in scripts]
     commands = [command for text in inner for command in _script(text, variables)]
-    ours = (f"{name}={value}" for name, value in variables.items() if name.startswith(_OF_ENGINES))
+    ours = (f"{key}={value}" for key, value in variables.items() if key.startswith(_OF_ENGINES))
     return [*([(*ours, image, *words)] if words else ()), *commands]
 
 

@@ -183,6 +183,7 @@ class Traits:
     balanced        rounds of rescaling the weights that mix them, each with tensors of its own
     draft           what a draft has besides its layers (families.drafts)
     deepstack       layers of a tower that the text reads besides the last
+    gates_heads     what weights attention's results is one number for each head (families.laguna)
     patches_reached of a tower's frozen patches a gradient is wanted where the text's embedding is
                     asked for one (transformers' enable_input_require_grads)
     residual_16     under autocast the residual has 16 bits, as products have, whatever weights have
@@ -201,6 +202,7 @@ class Traits:
     activation_dropout: bool = False
     label_dropout: bool = False
     deepstack: int = 0
+    gates_heads: bool = False
     patches_reached: bool = False
     residual_16: bool = False
     positions: str = ""

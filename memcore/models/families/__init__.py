@@ -23,6 +23,7 @@ from memcore.models.families import (
     counted,
     dialects,
     drafts,
+    gemma,
     gemma4,
     llava,
     nemotron_nas,
@@ -102,6 +103,8 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         message += "; a Hugging Face config.json has one"
         raise PlanError([Issue("model.model_type", message)])
     label = label or (drafts.label_of(config) if kind in drafts.DRAFTS else f"Your {kind} model")
+    if gemma.both_ways(config):
+        return from_config({**config, "model_type": gemma.BOTH_WAYS}, label)
     if dialects.of_llm_analysis(config):
         found = from_config(dialects.in_own_words(config), label)
         return replace(found, notes=(dialects.SAID_LITTLE, *found.notes))
@@ -215,6 +218,10 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
     """The language model inside a wrapper, with a note about what is left out."""
     kind, inner, place = config["model_type"], wrappers.opened(config), wrappers.place(config)
     inside = inner.get("model_type")
+    text = config.get(place)
+    if isinstance(text, Mapping) and not (isinstance(inside, str) and _family(inside)):
+        inside = _by_class(text) or inside  # a name of its own for a class that is known
+        inner["model_type"] = inside
     family = _family(inside) if isinstance(inside, str) else None
     if family is None or not family.decoder or family.bridge:
         _refuse_unplanned(kind)

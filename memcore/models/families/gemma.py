@@ -4,8 +4,9 @@ VaultGemma, which is Gemma 2 without the norms after."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from memcore.layers.ops import (
     attended,
@@ -22,11 +23,17 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families import llama
-from memcore.models.families.family import WITH_LIGER, Family, decoder_classes, layer_kinds
+from memcore.models.families.family import (
+    WITH_LIGER,
+    Family,
+    decoder_classes,
+    encoder,
+    layer_kinds,
+)
 from memcore.models.families.llama import llama_like, windowed
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM
-from memcore.tape.kinds import Part
+from memcore.tape.kinds import EVERY, SLIDING_EVERY, Part
 from memcore.tape.primitives import add, scale
 from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
@@ -36,7 +43,8 @@ def _config(k: Keys, family: str, vocab: int, positions: int) -> Model:
     heads = k.count("num_attention_heads", 8, 10**6)
     kv_heads = k.count("num_key_value_heads", 4, 10**6)
     k.divides("num_attention_heads", heads, "num_key_value_heads", kv_heads)
-    k.refuse("use_bidirectional_attention", None, False)
+    if family != BOTH_WAYS:
+        k.refuse("use_bidirectional_attention", None, False)
     dim = k.count("head_dim", 256, 10**6)
     return Model(
         family=family,
@@ -100,8 +108,8 @@ def _capped(family: str) -> Callable[[Keys], Model]:
     return config
 
 
-def _gemma3(k: Keys) -> Model:
-    model = _config(k, "gemma3_text", 262_208, 131_072)
+def _gemma3(k: Keys, family: str = "gemma3_text") -> Model:
+    model = _config(k, family, 262_208, 131_072)
     capped = k.config.get("final_logit_softcapping") is not None
     model = replace(model, traits=replace(model.traits, logits_softcap=capped))
     model = _windowed(k, model, k.count("sliding_window_pattern", 6))
@@ -111,6 +119,28 @@ def _gemma3(k: Keys) -> Model:
     if any(map(slides, model.kinds)):
         tables.append(("sliding", model.max_positions))
     return replace(model, rotary_tables=tuple(tables))
+
+
+# Gemma 3 as an encoder, as EmbeddingGemma is (transformers 5.23, Gemma3TextConfig: half of
+# sliding_window on either side); its two dense layers behind are not in its config.json.
+BOTH_WAYS = "gemma3_text_both_ways"
+
+
+def both_ways(config: Mapping[str, Any]) -> bool:
+    """Whether a config is of a Gemma 3 in which every token sees every other."""
+    key = "use_bidirectional_attention"
+    return config.get("model_type") == "gemma3_text" and config.get(key) is True
+
+
+def _both_ways(k: Keys) -> Model:
+    k.config.get("use_bidirectional_attention")
+    model = _gemma3(k, BOTH_WAYS)
+    kinds = tuple(SLIDING_EVERY if slides(kind) else EVERY for kind in model.kinds)
+    return replace(model, kinds=kinds, window=max(1, model.window // 2))
+
+
+def _embedded(t: Tape, s: Structure, x: Tensor) -> Tensor:
+    return rms_norm_plus_one(t, x, "norm")
 
 
 def embed(t: Tape, s: Structure) -> Tensor:
@@ -170,6 +200,9 @@ FAMILIES = {
     "vaultgemma": Family(
         _capped("vaultgemma"), embed, _layer_of_gemma, head, attentions=("eager", "flash"),
         classes=decoder_classes("VaultGemma", classifier=False),
+    ),
+    BOTH_WAYS: encoder(
+        _both_ways, embed, layer, _embedded, {"Gemma3TextModel": EMBEDDING}, kernels=WITH_LIGER
     ),
     "gemma3_text": Family(_gemma3, embed, layer, head, kernels=WITH_LIGER, classes=CLASSES),
 }  # fmt: skip

@@ -93,7 +93,7 @@ def _turned(k: Keys, model: Model, kinds: tuple[str, ...]) -> tuple[int, int]:
     """Dimensions of a head that turn in layers that see all tokens, and in those with a window."""
     given = k.config.get("partial_rotary_factors")
     if given is None:
-        of = [_share(k, word) for word in ("full_attention", "sliding_attention")]
+        of = [share_turned(k, word) for word in ("full_attention", "sliding_attention")]
     elif isinstance(given, list) and len(given) >= model.layers and all(map(_is_share, given)):
         windows = [slides(kind) for kind in kinds] or [False] * model.layers
         shares = dict(zip(windows, given, strict=False))
@@ -110,11 +110,12 @@ def _is_share(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
-def _share(k: Keys, word: str) -> float:
+def share_turned(k: Keys, word: str, usual: float = 1.0) -> float:
+    """The share of a head that turns in layers of a kind, as rope_parameters says it of each."""
     of = k.config.get("rope_parameters")
     own = of.get(word) if isinstance(of, Mapping) else None
-    share = own.get("partial_rotary_factor", 1.0) if isinstance(own, Mapping) else 1.0
-    return float(share) if _is_share(share) else 1.0
+    share = own.get("partial_rotary_factor", 1.0) if isinstance(own, Mapping) else usual
+    return float(share) if _is_share(share) else usual
 
 
 def _sparse(k: Keys, layers: int) -> list[bool]:

@@ -25,6 +25,7 @@ OF_THE_WHOLE = (
     "quantization_config",
     "hf_quant_config",
     "compression_config",
+    "quantization",
     "dtype",
     "torch_dtype",
 )
@@ -252,6 +253,14 @@ def _qwen2_5(k: Keys, hidden: int) -> int:
     layer = 4 * linear(width, width) + 2 * linear(width, inner) + linear(inner, width)
     merger = _merger(width, _merged(k, width), k.count("out_hidden_size", 3584)) - width
     return _patch(k, 14) * width + depth * (layer + 2 * width) + merger
+
+
+def _exaone4_5(k: Keys, hidden: int) -> int:
+    """Exaone4_5_VisionModel: Qwen2.5-VL's, whose layers have fewer heads of keys and values."""
+    width, heads = k.count("hidden_size", 3584), k.count("num_heads", 16, 10**6)
+    fewer = heads - k.count("num_key_value_heads", 8, 10**6)
+    less = 2 * linear(width, width // heads * fewer)
+    return _qwen2_5(k, hidden) - k.count("depth", 32, 100_000) * less
 
 
 def _patch(k: Keys, side: int) -> int:
@@ -482,6 +491,7 @@ KNOWN = {
     ),
     "qwen2_vl": Wrapper("qwen2_vl_text", _qwen2, flat=True),
     "qwen2_5_vl": Wrapper("qwen2_5_vl_text", _qwen2_5, flat=True),
+    "exaone4_5": Wrapper("exaone4", _exaone4_5),
     "qwen3_vl": Wrapper("qwen3_vl_text", _qwen3_vl, ties=True),
     "qwen3_vl_moe": Wrapper("qwen3_vl_moe_text", _qwen3_vl, ties=True),
     "qwen3_5": Wrapper("qwen3_5_text", _qwen),

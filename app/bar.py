@@ -1,30 +1,17 @@
-"""Bar: one GPU's memory, part by part, on an axis that stays where it is.
-
-Drawn by a small component, which changes in place: nothing flashes, and a part grows or shrinks
-before one's eyes. A click on a part says why it is so large.
-"""
+"""Bar: one GPU's memory, part by part, on an axis that stays where it is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-import streamlit as st
-
-from app import palette, why
-from memcore.plan.plan import Plan
+from app import palette
 from memcore.report import Memory, Serve, TogetherMemory
 from memcore.together.scene import PARTS
 from memcore.units import bytes_text
 
-HERE = Path(__file__).parent
 # The axis ends at one of these multiples of the capacity: the same for almost every plan, so that
 # a length means bytes and less memory never looks longer.
 ENDS = (1.25, 2, 4, 8, 16, 32, 64, 128)
-LOOK = (HERE / "bar.css").read_text(encoding="utf-8")
-DRAW = (HERE / "bar.js").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +24,6 @@ class Part:
     bytes: int
     path: str
     hatched: bool = False
-
-
-_OF_PART = tuple(field.name for field in fields(Part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +43,6 @@ class Bar:
     @property
     def limit_text(self) -> str:
         return f"{self.limit_name} {bytes_text(self.limit)}"
-
-    def data(
-        self, end: float = 0.0, legend: Sequence[Part] | None = None, limit: bool = True
-    ) -> dict[str, Any]:
-        """What the component draws. Where others stand beside it they have one axis, which ends at
-        so many bytes, and one of them has the `legend` of all, and says the `limit` of all."""
-        end = max(1.0, end or self.end)
-        return {
-            "parts": [
-                {
-                    **{name: getattr(part, name) for name in _OF_PART},
-                    "share": 100 * part.bytes / end,
-                    "text": bytes_text(part.bytes),
-                    "ink": palette.text_on(part.colour),
-                }
-                for part in self.parts
-                if part.bytes
-            ],
-            "legend": [
-                {"name": part.name, "colour": part.colour, "hatched": part.hatched}
-                for part in (self.parts if legend is None else legend)
-                if part.bytes
-            ],
-            "limit": 100 * self.limit / end,
-            "limit_text": self.limit_text if limit else "",
-        }
 
 
 def of_training(memory: Memory) -> Bar:
@@ -145,23 +103,6 @@ def of_together(found: TogetherMemory) -> Bar:
     )  # fmt: skip
 
 
-_component = st.components.v2.component(
-    "memplan_bar", html='<div class="memplan-bar"></div>', css=LOOK, js=DRAW
-)
-
-
-def draw(
-    bar: Bar,
-    key: str,
-    end: float = 0.0,
-    legend: Sequence[Part] | None = None,
-    of: Plan | None = None,
-    limit: bool = True,
-) -> None:
-    """The bar on the page; `of` is its plan where that is another than the page's."""
-    _component(key=key, data=bar.data(end, legend, limit), on_why_change=lambda: why.asked(key, of))
-
-
 def fill(colour: str, hatched: bool) -> str:
     """A part's background in CSS."""
     stripes = f"repeating-linear-gradient(135deg,{colour} 0 2px,transparent 2px 6px)"
@@ -170,18 +111,11 @@ def fill(colour: str, hatched: bool) -> str:
 
 def small(bar: Bar) -> str:
     """The bar as HTML that stands still: in a card, or in a file for somebody else."""
-    data = bar.data()
+    end = max(1.0, bar.end)
     parts = "".join(
-        f'<span style="width:{part["share"]:.2f}%;'
-        f'background:{fill(part["colour"], part["hatched"])}"></span>'
-        for part in data["parts"]
+        f'<span style="width:{100 * part.bytes / end:.2f}%;'
+        f'background:{fill(part.colour, part.hatched)}"></span>'
+        for part in bar.parts
+        if part.bytes
     )
-    style = f"left:{data['limit']:.2f}%"
-    return f'<div class="small-bar">{parts}<i style="{style}"></i></div>'
-
-
-def all_parts(bars: Sequence[Bar]) -> tuple[Part, ...]:
-    """One of each part that any of these bars has, in the order of the bars."""
-    found = {part.name: part for bar in bars for part in bar.parts if part.bytes}
-    names = dict.fromkeys(part.name for bar in bars for part in bar.parts)
-    return tuple(found[name] for name in names if name in found)
+    return f'<div class="small-bar">{parts}<i style="left:{100 * bar.limit / end:.2f}%"></i></div>'

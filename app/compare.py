@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import bar, charts, grid, levers, parts, plot, rest, shared, state, tables, why
+from app import bar, charts, grid, levers, parts, rest, shared, state, tables, why
 from app.bar import Bar
 from app.tables.compare import FIELD, FIGURE, Column
 from app.text import VERDICTS, plain
@@ -178,11 +178,8 @@ def _bars(found: Sequence[Column]) -> None:
         label_visibility="collapsed",
     )
     drawn = [(c, of) for c in found if (of := _bar(c, kind))]
-    end = max(b.end for _, (b, _, _) in drawn)
-    every = bar.all_parts([b for _, (b, _, _) in drawn])
-    alike = len({b.limit_text for _, (b, _, _) in drawn}) == 1
     with st.container(gap=None, key="compare_bars"):
-        for i, (c, (b, said, path)) in enumerate(drawn):
+        for i, (c, (_, said, path)) in enumerate(drawn):
             st.button(
                 f"**{plain(c.name)}** {plain(said)}",
                 key=f"why_compare_{i}",
@@ -190,9 +187,12 @@ def _bars(found: Sequence[Column]) -> None:
                 args=(path, c.plan),
                 type="tertiary",
             )
-            last = i == len(drawn) - 1
-            legend = every if last else ()
-            bar.draw(b, f"compare_bar_{i}", end, legend, c.plan, limit=last or not alike)
+    parts.chart(
+        charts.strip([b for _, (b, _, _) in drawn], [c.name for c, _ in drawn]),
+        key="compare_bars_chart",
+        alt=f"{kind}: memory of one GPU in each plan, part by part, on one axis",
+        of=[c.plan for c, _ in drawn],
+    )
     for c in found:
         if not _bar(c, kind):
             parts.small(f"{plain(c.name)}: {kind.lower()} is not computed for this plan.")
@@ -260,7 +260,7 @@ def _times(found: Sequence[Column]) -> None:
     times = [(c.name, c.report.time) for c in timed if c.report.time]
     if len(times) > 1:
         st.markdown("##### Seconds of a step, by phase")
-        plot.chart(
+        parts.chart(
             charts.compared_phases(times),
             key="compare_phases",
             alt="Seconds of a step by phase, plan under plan on one axis",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -13,14 +12,11 @@ from app import (
     charts,
     exploring,
     grid,
-    heat,
     parts,
-    plot,
     searching,
     shared,
     sidebar,
     state,
-    svg,
     tables,
     why,
 )
@@ -198,7 +194,7 @@ def _sweep(plan: Plan, now: Asked) -> None:
             go(exploring.changes(plan, now.across, value))
 
     if any(s.plan and s.value is not None for s in found.spots):
-        plot.chart(
+        parts.chart(
             charts.swept(found, own),
             key="explore_swept",
             alt=f"{found.figure.title} against {name}. {' '.join(said)}",
@@ -283,16 +279,19 @@ def _map(plan: Plan, now: Asked) -> None:
                 | exploring.changes(plan, now.across, found.columns[column])
             )
 
-    heat.draw(found, own, "explore_map", take)
-    parts.small(
-        "A click on a cell makes it the plan; the browser's Back undoes that. Arrows lead from "
-        "cell to cell. A dotted frame: what may fit, as its interval straddles the capacity."
+    parts.chart(
+        charts.mapped(found, own),
+        key="explore_map",
+        alt=f"{found.figure.title} by {exploring.title(found.down)} and "
+        f"{exploring.title(found.across)}, with the frontier of what fits",
+        take=take,
     )
-    with st.container(horizontal=True):
-        parts.download("Map (CSV)", lambda: list(heat.rows(found)), "memplan-map.csv")
-        # Who presses may have no page any more, and so no plan: its title is found here.
-        picture = partial(svg.heat_map, heat.data(found, own), parts.title())
-        parts.download_svg("Map (SVG)", picture, "memplan-map.svg")
+    parts.small(
+        "A click on a cell makes it the plan; the browser's Back undoes that. A cross: does not "
+        "fit. A question mark: may fit, as its interval straddles the capacity. The red line: the "
+        "frontier of what fits. Framed: this plan."
+    )
+    parts.download("Map (CSV)", lambda: tables.mapped(found), "memplan-map.csv")
 
 
 # --- search --------------------------------------------------------------------------------------

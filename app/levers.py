@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import charts, parts, plot, shared, start, state, tables, why
+from app import charts, parts, shared, start, state, tables, why
 from app.text import VERDICTS, plain
 from memcore.plan.field import SAME
 from memcore.plan.plan import Plan, change_texts
@@ -280,7 +280,7 @@ def waterfall_charts(
     left, right = st.columns(2)
     if was.memory and now.memory:
         with left:
-            plot.chart(
+            parts.chart(
                 charts.waterfall_bytes(
                     changes, was.memory.allocated_bytes, now.memory.allocated_bytes, ends
                 ),
@@ -290,7 +290,7 @@ def waterfall_charts(
             )
     with right:
         if was.time and now.time:
-            plot.chart(
+            parts.chart(
                 charts.waterfall_seconds(
                     changes, was.time.step_seconds, now.time.step_seconds, ends
                 ),

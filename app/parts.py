@@ -96,11 +96,6 @@ def save(
     )
 
 
-def download_svg(label: str, drawn: Callable[[], str], name: str) -> None:
-    """A button that draws a picture when it is pressed."""
-    save(label, drawn, name, icon="image")
-
-
 def named(file: str) -> str:
     """A file's name with the plan's model and GPUs in it: memplan-llama-3-8b-8-h100-peak.csv."""
     plan = state.plan()
@@ -144,13 +139,14 @@ def chart(
     key: str,
     alt: str,
     of: Sequence[Plan] = (),
-    take: Callable[[], None] | None = None,
+    take: Callable[[Any], None] | None = None,
 ) -> None:
-    """A chart; a click on what has a number says why it is so, or does what `take` says. `of`: the
-    plans that it is of, where it is not the page's."""
+    """A chart; a click on what has a number says why it is so, or calls `take` with what stands
+    behind the mark. `of`: the plans that it is of, where it is not the page's."""
+    name = f"chart_{key}"
     st.plotly_chart(
         figure,
-        key=key,
+        key=name,
         alt=alt,
         config={
             "displaylogo": False,
@@ -160,7 +156,7 @@ def chart(
                 "scale": 2,
             },
         },
-        on_select=take or (lambda: why.mark(key, of)),
+        on_select=lambda: why.marked(name, take or (lambda path: why.of_mark(path, of))),
         selection_mode="points",
     )
 

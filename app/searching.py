@@ -14,7 +14,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import charts, parts, plot, shared, state, tables, why
+from app import charts, parts, shared, state, tables, why
 from app.text import plain
 from memcore import PlanError
 from memcore.plan.plan import Plan
@@ -180,7 +180,7 @@ def _show(found: Found, plan: Plan) -> None:
         )
         if best != state.plan():
             st.button("Use the best", key="use_best", on_click=state.replace, args=(best,))
-    plot.chart(
+    parts.chart(
         charts.found(found, plan),
         key="search_front",
         alt="Time of the whole run against GPUs of what was found, with what nothing beats",

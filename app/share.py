@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import streamlit as st
 
-from app import bar, compare, parts, shared, state, svg
+from app import compare, parts, shared, state
 from app import report as one_page
 from app.text import plain
 from memcore.errors import PlanError
@@ -19,9 +19,9 @@ from memcore.plan.plan import Plan
 from memcore.report import Report
 
 
-def draw(report: Report, about: str, drawn: bar.Bar | None) -> None:
+def draw(report: Report, about: str) -> None:
     """The plan as a link, and as files. `about`: what the page is about, in the words of
-    report.py; `drawn` is the bar that it shows."""
+    report.py."""
     box = st.popover("Share", icon=":material/share:", key="share", on_change="rerun")
     if not box.open:
         return
@@ -63,9 +63,6 @@ def draw(report: Report, about: str, drawn: bar.Bar | None) -> None:
             "report_json",
         )
         _for_a_program(plan)
-        if drawn:
-            picture = functools.partial(svg.memory_bar, drawn, parts.title())
-            parts.download_svg("Memory bar (SVG)", picture, "memplan-bar.svg")
         st.segmented_control(
             "Charts are saved as",
             ("png", "svg"),

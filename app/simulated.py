@@ -7,7 +7,7 @@ from functools import partial
 
 import streamlit as st
 
-from app import parts, plot, state, stream
+from app import parts, state, stream
 from memcore.stream import Load, Stream
 
 
@@ -44,7 +44,7 @@ def _charts(found: Stream) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("**What the cache was for**")
-        plot.chart(
+        parts.chart(
             stream.shares(found),
             key="stream_shares",
             alt="Shares of the KV cache by use under each strategy, averaged over time",
@@ -58,7 +58,7 @@ def _charts(found: Stream) -> None:
             required=True,
             key="stream_quantity",
         )
-        plot.chart(
+        parts.chart(
             stream.over_time(found, quantity),
             key="stream_over_time",
             alt="The chosen quantity over the time of the simulation, by strategy",
@@ -88,7 +88,7 @@ def requests() -> None:
     parts.small(stream.legend(found))
     speeds = state.speeds()
     st.markdown("##### Time per token against throughput")
-    plot.chart(
+    parts.chart(
         stream.speed(speeds, found),
         key="stream_speed",
         alt="Time per output token against output tokens per second",
@@ -115,7 +115,7 @@ def _chart(found: Sequence[Load]) -> None:
         required=True,
         key="stream_load",
     )
-    plot.chart(
+    parts.chart(
         stream.load(found, latency, plan),
         key="stream_load_chart",
         alt="Latency of the plan's own cache against the arrival rate",

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import plotly.graph_objects as go
+
 from app import palette
-from app.charts.base import Picture, bar, figure, scatter
+from app.charts.base import bar, figure, scatter
 from app.tables.base import Rows
 from memcore.plan.plan import Plan
 from memcore.serving.time import Point
@@ -335,7 +337,7 @@ def _seconds(stream: Stream) -> dict[str, Any]:
     return {"title": f"seconds ({', '.join(late)})", "range": [0, end]}
 
 
-def over_time(stream: Stream, quantity: str) -> Picture:
+def over_time(stream: Stream, quantity: str) -> go.Figure:
     """One quantity over the time of the simulation, one line for each strategy."""
     name, unit, share = QUANTITIES[quantity]
     traces = []
@@ -369,7 +371,7 @@ def over_time(stream: Stream, quantity: str) -> Picture:
     )
 
 
-def shares(stream: Stream) -> Picture:
+def shares(stream: Stream) -> go.Figure:
     """What the memory of the cache was for under each strategy, averaged over time."""
     labels = [r.label for r in stream.runs]
     traces = [
@@ -392,7 +394,7 @@ def shares(stream: Stream) -> Picture:
     )
 
 
-def load(found: Sequence[Load], quantity: str, plan: Plan) -> Picture:
+def load(found: Sequence[Load], quantity: str, plan: Plan) -> go.Figure:
     """A latency, or the share of requests within the targets, against the arrival rate."""
     name, scale, unit = LOADS[quantity]
     s, share = plan.serve, quantity == "attained"
@@ -461,7 +463,7 @@ def _times(values: Sequence[float], target: float) -> dict[str, Any]:
     }
 
 
-def speed(points: Sequence[Point], stream: Stream) -> Picture:
+def speed(points: Sequence[Point], stream: Stream) -> go.Figure:
     """Time per output token against throughput: decoding alone, and what the stream had of it."""
     fitting = [p for p in points if p.fits]
     beyond = [*fitting[-1:], *(p for p in points if not p.fits)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import bar, benched, line, measured, palette, parts, share, shared, state
+from app import bar, benched, charts, line, measured, palette, parts, share, shared, state
 from app import report as one_page
 from app.fields import in_words
 from app.line import Item
@@ -61,14 +61,8 @@ def draw(place: str) -> None:
                 st.info(plain(in_words(note)), icon=":material/info:")
 
 
-def _bar(serve: Serve | None, together: TogetherMemory | None) -> bar.Bar | None:
-    """The bar of what the page is about."""
-    if serve:
-        return bar.of_serving(serve, state.plan().serve.concurrency)
-    if together:
-        return bar.of_together(together)
-    memory = state.report().memory
-    return bar.of_training(memory) if memory else None
+def _memory_bar(drawn: bar.Bar) -> None:
+    parts.chart(charts.strip([drawn]), key="bar", alt="Memory of one GPU, part by part")
 
 
 def _title(serve: Serve | None, together: TogetherMemory | None) -> None:
@@ -82,7 +76,7 @@ def _title(serve: Serve | None, together: TogetherMemory | None) -> None:
         st.markdown(f"#### {plain(said)}", width="stretch", anchors=False)
         parts.pin_button()
         about = one_page.SERVING if serve else one_page.TOGETHER if together else one_page.TRAINING
-        share.draw(state.report(), about, _bar(serve, together))
+        share.draw(state.report(), about)
 
 
 # --- what of the input was not used --------------------------------------------------------------
@@ -186,7 +180,7 @@ def _training(report: Report, pinned: Report | None) -> None:
         items += measured.in_strip()
     line.draw(items, "strip_line")
     if memory:
-        bar.draw(bar.of_training(memory), "bar")
+        _memory_bar(bar.of_training(memory))
 
 
 def _room(memory: Memory, pinned: int | None) -> str:
@@ -311,7 +305,7 @@ def _together(found: TogetherMemory) -> None:
         f"{fullest}. An engine's cache holds {found.kv_capacity_tokens:,} tokens.{host}"
     )
     line.draw([_verdict(found.verdict, TOGETHER, said, "together.fits")], "strip_line")
-    bar.draw(bar.of_together(found), "bar")
+    _memory_bar(bar.of_together(found))
 
 
 # --- serving -------------------------------------------------------------------------------------
@@ -339,7 +333,7 @@ def _serving(serve: Serve, pinned: Serve | None) -> None:
     )
     items += benched.in_strip()
     line.draw(items, "strip_line")
-    bar.draw(bar.of_serving(serve, plan.serve.concurrency), "bar")
+    _memory_bar(bar.of_serving(serve, plan.serve.concurrency))
 
 
 def _rent(plan: Plan) -> Iterator[Item]:

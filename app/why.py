@@ -6,7 +6,7 @@ number in the Report. Explanations are made for what is opened; until then they 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,19 +77,24 @@ def of_row(path: str, column: str) -> None:
     opened(of_cell if state.book().found(of_cell) else path)
 
 
-def mark(key: str, of: Sequence[Plan] = ()) -> None:
-    """A callback of a chart: the number of the bar or point that was clicked, of the plan on the
-    page, or of one of these, whose number stands before the path.
+def marked(key: str, take: Callable[[Any], None]) -> None:
+    """A callback of a chart: calls `take` with what stands behind the mark that was clicked.
 
-    A second click on a mark takes its selection away, and opens it again.
+    A second click on a mark takes its selection away, and counts as another on it.
     """
-    last = f"why_last_{key}"
+    last = f"last_{key}"
     for point in st.session_state[key].selection.points[:1]:
-        said = point.get("customdata")
-        st.session_state[last] = said[1] if isinstance(said, list) else ""
-    if path := st.session_state.get(last):
-        number, _, path = path.rpartition("|")
-        opened(path, of[int(number or 0)] if of else None)
+        custom = point.get("customdata")
+        st.session_state[last] = custom[1] if isinstance(custom, list) else ""
+    if (value := st.session_state.get(last, "")) != "":
+        take(value)
+
+
+def of_mark(path: str, of: Sequence[Plan] = ()) -> None:
+    """Open the number of a mark, of the plan on the page, or of one of these, whose number stands
+    before the path."""
+    number, _, path = path.rpartition("|")
+    opened(path, of[int(number or 0)] if of else None)
 
 
 # --- the drawer ----------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ import rig  # noqa: E402
 ROUNDS, PRESSES = 4, 5
 QUIET_MS = 250
 TARGET = 1.1
-CHART = '[data-testid="stPlotlyChart"], .st-key-over_time, [class*="st-key-plot_"]'
+CHART = '[data-testid="stPlotlyChart"]'
 MAIN = '[data-testid="stMain"]'
 BATCH, USERS = "train_micro_batch", "serve_concurrency"
 # Of each page: where it is, the slider or the number that is moved, and its charts.

@@ -97,7 +97,7 @@ def residuals(
             "range": [len(bands) - 0.5, -0.5],
             "zeroline": False,
         },
-    ).plotly()
+    )
 
 
 def _near_and_far(errors: Sequence[float]) -> tuple[list[float], str]:
@@ -217,7 +217,7 @@ def calculators(worked: evidence.Worked) -> go.Figure:
             "range": [high - 0.5, -0.5],
             "showgrid": False,
         },
-    ).plotly()
+    )
 
 
 def _of_calculator(said: evidence.Said) -> str:

@@ -1,4 +1,4 @@
-"""Charts: pure functions from a Report to a figure, in Plotly's words.
+"""Charts: pure functions from a Report to a Plotly figure.
 
 Heights are fixed and colours are explicit; a figure depends on nothing but what it shows, so that a
 chart that has not changed is not drawn again. Every value is also in the hover text, exactly.
@@ -7,7 +7,6 @@ chart that has not changed is not drawn again. Every value is also in the hover 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
@@ -17,23 +16,9 @@ from app import palette
 Trace = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """What a chart shows, as Plotly's documents have it. Plotly's own objects check each word of
-    it, which takes ten times as long as all else about a chart."""
-
-    data: list[Trace]
-    layout: dict[str, Any]
-
-    def plotly(self) -> go.Figure:
-        """The same, checked."""
-        return go.Figure(self.data, self.layout)
-
-
-def figure(traces: Sequence[Any], height: int, **layout: Any) -> Picture:
-    for axis in ("xaxis", "yaxis"):  # a chart that can be clicked would also be dragged
-        layout[axis] = {"fixedrange": True, **layout.get(axis, {})}
-    return Picture(
+def figure(traces: Sequence[Any], height: int, **layout: Any) -> go.Figure:
+    """A chart of this height in pixels. A drag scrolls the page; the bar of tools zooms."""
+    return go.Figure(
         list(traces),
         {
             "height": height,
@@ -49,8 +34,6 @@ def figure(traces: Sequence[Any], height: int, **layout: Any) -> Picture:
                 "y": 1,
                 "yanchor": "bottom",
                 "traceorder": "normal",
-                "itemclick": False,
-                "itemdoubleclick": False,
             },
             **layout,
         },

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import plotly.graph_objects as go
+
 from app import palette
-from app.charts.base import Picture, figure, phase_bar
+from app.charts.base import figure, phase_bar
 from memcore.report import Time
 from memcore.units import seconds_text
 
 
-def compared_phases(times: Sequence[tuple[str, Time]]) -> Picture:
+def compared_phases(times: Sequence[tuple[str, Time]]) -> go.Figure:
     """Seconds of a step by phase, plan under plan on one axis. A mark's path begins with the number
     of its plan."""
     names = [name for name, _ in times]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import plotly.graph_objects as go
+
 from app import exploring, palette
-from app.charts.base import Picture, Trace, bar, figure, scatter
-from app.exploring import PART_NAMES, Figure, Spot, Sweep
+from app.charts.base import Trace, bar, figure, scatter
+from app.exploring import PART_NAMES, Figure, Map, Spot, Sweep
+from app.text import VERDICTS
 from memcore.report import CONSUMERS
 from memcore.units import GiB, bytes_text
 
@@ -29,7 +32,7 @@ SERVED = {  # parts of a server's memory
 }
 
 
-def swept(found: Sweep, own: Any) -> Picture:
+def swept(found: Sweep, own: Any) -> go.Figure:
     """A number against the values of a field: numbers along an axis, words as bars. Memory is drawn
     part by part, under the line of what there is of it. `own` is the plan's value."""
     return _along(found, own) if exploring.is_number(found.path) else _words(found, own)
@@ -54,7 +57,7 @@ def hover(found: Sweep, s: Spot) -> str:
     return "<br>".join(lines)
 
 
-def _along(found: Sweep, own: Any) -> Picture:
+def _along(found: Sweep, own: Any) -> go.Figure:
     spots = [s for s in found.spots if s.plan and s.value is not None]
     xs = [s.value_at for s in spots]
     of, unit = found.figure, scale(found.figure)
@@ -242,7 +245,7 @@ def _lines(
 MARK = "#7A7F87"  # lines that are no data: seen on both themes
 
 
-def _words(found: Sweep, own: Any) -> Picture:
+def _words(found: Sweep, own: Any) -> go.Figure:
     spots = [s for s in found.spots if s.plan and s.value is not None]
     of, unit = found.figure, scale(found.figure)
     names = {s.value_at: _label(found.path, s, s.value_at == own) for s in spots}
@@ -318,3 +321,103 @@ def _limits(spots: Sequence[Spot], labels: Sequence[str]) -> Trace:
 def _label(path: str, s: Spot, is_own: bool) -> str:
     said = exploring.text(path, s.value_at)
     return f"<b>{said}</b> (now)" if is_own else said
+
+
+CELL = 24  # pixels of a row of a map
+LOGARITHMIC = 20  # from the least to the most, from which on colours are logarithmic
+
+
+def mapped(found: Map, own: tuple[Any, Any]) -> go.Figure:
+    """Two fields against a number, as a field of cells, each of which is a plan. What does not fit
+    has a cross, what may fit a question mark; a thick line is the frontier, a frame this plan.
+    `own`: the plan's values, across and down."""
+    columns = [exploring.text(found.across, x) for x in found.columns]
+    rows = [exploring.text(found.down, y) for y in found.rows]
+    known = [s.value for line in found.spots for s in line if s.possible and s.value is not None]
+    log = bool(known) and min(known) > 0 and max(known) / min(known) > LOGARITHMIC
+
+    def height(s: Spot) -> float | None:
+        if not s.possible or s.value is None:
+            return None
+        return math.log10(s.value) if log else s.value
+
+    field = {
+        "type": "heatmap",
+        "z": [[height(s) for s in line] for line in found.spots],
+        "text": [[_cell(found, s) for s in line] for line in found.spots],
+        "texttemplate": "%{text}",
+        "textfont": {"size": 11},
+        "colorscale": [[i / (len(palette.RAMP) - 1), c] for i, c in enumerate(palette.RAMP)],
+        "xgap": 1,
+        "ygap": 1,
+        "showscale": False,
+        "hoverinfo": "skip",
+    }
+    places = [(x, y) for y in range(len(rows)) for x in range(len(columns))]
+    marks = scatter(  # a field of cells by itself cannot be clicked
+        x=[x for x, _ in places],
+        y=[y for _, y in places],
+        mode="markers",
+        marker={"symbol": "square", "size": CELL, "opacity": 0},
+        customdata=[
+            [cell_words(found, found.spots[y][x], found.columns[x], found.rows[y]), i]
+            for i, (x, y) in enumerate(places)
+        ],
+        hovertemplate="%{customdata[0]}<extra></extra>",
+        unselected={"marker": {"opacity": 0}},
+        selected={"marker": {"opacity": 0}},
+    )
+    frame = [
+        _edge(x - 0.5, x + 0.5, y - 0.5, y + 0.5, "rect", palette.OURS)
+        for x, y in places
+        if (found.columns[x], found.rows[y]) == own
+    ]
+    plain: dict[str, Any] = {"showgrid": False, "zeroline": False}
+    across = {"tickvals": list(range(len(columns))), "ticktext": columns, **plain}
+    down = {"tickvals": list(range(len(rows))), "ticktext": rows, "autorange": "reversed", **plain}
+    return figure(
+        [field, marks],
+        height=120 + CELL * len(rows),
+        margin={"l": 8, "r": 16, "t": 8, "b": 8},
+        xaxis={"title": exploring.title(found.across), **across},
+        yaxis={"title": exploring.title(found.down), **down},
+        shapes=[*_frontier(found.spots), *frame],
+        showlegend=False,
+    )
+
+
+def _cell(found: Map, s: Spot) -> str:
+    """What stands in a cell."""
+    if s.value is None or s.verdict == "over":
+        return "✕" if s.verdict == "over" else ""
+    return f"{found.figure.text(s.value)}{' ?' * (s.verdict == 'tight')}"
+
+
+def _edge(
+    x0: float, x1: float, y0: float, y1: float, kind: str = "line", colour: str = palette.CAPACITY
+) -> dict[str, Any]:
+    line = {"color": colour, "width": 4}
+    return {"type": kind, "line": line, "x0": x0, "x1": x1, "y0": y0, "y1": y1}
+
+
+def _frontier(spots: Sequence[Sequence[Spot]]) -> Iterator[dict[str, Any]]:
+    """The edges between cells that fit and cells that do not."""
+    for y, row in enumerate(spots):
+        for x, one in enumerate(row):
+            for dx, dy in ((1, 0), (0, 1)):
+                if x + dx >= len(row) or y + dy >= len(spots):
+                    continue
+                other = spots[y + dy][x + dx]
+                if one.plan and other.plan and one.fits != other.fits:
+                    yield _edge(x + dx - 0.5, x + 0.5, y + dy - 0.5, y + 0.5)
+
+
+def cell_words(found: Map, s: Spot, x: Any, y: Any) -> str:
+    """All of a cell in words."""
+    lines = [exploring.named(found.across, x), exploring.named(found.down, y)]
+    if s.plan is None:
+        return "<br>".join([*lines, f"cannot be planned: {s.why_not}"])
+    if s.value is not None:
+        lines.append(f"{found.figure.title}: {found.figure.text(s.value)}")
+    lines.append(VERDICTS.get(s.verdict, ""))
+    return "<br>".join(lines)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import plotly.graph_objects as go
+
 from app import palette
-from app.charts.base import Picture, bar, figure
+from app.charts.base import bar, figure
 from memcore.search.waterfall import Change
 from memcore.units import GiB, bytes_text, seconds_text, signed_bytes, signed_seconds
 
@@ -14,7 +16,7 @@ LABEL = 34  # characters of a change's name beside a bar; hovering says all of i
 
 def waterfall_bytes(
     changes: Sequence[Change], before: int, after: int, ends: tuple[str, str]
-) -> Picture:
+) -> go.Figure:
     """Allocated bytes at the peak, from one plan to another, by the changes that move them."""
     return _waterfall(
         [(c.label, c.bytes / GiB, signed_bytes(c.bytes)) for c in changes if c.bytes],
@@ -27,7 +29,7 @@ def waterfall_bytes(
 
 def waterfall_seconds(
     changes: Sequence[Change], before: float, after: float, ends: tuple[str, str]
-) -> Picture:
+) -> go.Figure:
     """Seconds of a step, from one plan to another, by the changes that move them."""
     return _waterfall(
         [(c.label, c.seconds, signed_seconds(c.seconds)) for c in changes if c.seconds],
@@ -44,7 +46,7 @@ def _waterfall(
     after: tuple[float, str, str],
     unit: str,
     names: tuple[str, str],
-) -> Picture:
+) -> go.Figure:
     """Bars that hang from one another: (label, value, text) each, between two whole ones."""
     ends = [before[0]]
     for _, value, _ in changes:

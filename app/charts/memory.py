@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
 from app import palette
-from app.charts.base import Picture, Trace, bar, figure, scatter
+from app.bar import Bar
+from app.charts.base import Trace, bar, figure, scatter
 from memcore.report import Memory, RankMemory
+from memcore.training.over_time import Course
 from memcore.units import GiB, bytes_text
 
 MAX_RANKS = 16  # bars shown when there are more pipeline stages: the fullest ones
@@ -59,7 +62,7 @@ def _places(memory: Memory) -> dict[tuple[int, str], str]:
     return {(i.rank, i.id): f"memory.timeline.{n}" for n, i in enumerate(memory.timeline)}
 
 
-def memory_by_consumer(memory: Memory) -> Picture:
+def memory_by_consumer(memory: Memory) -> go.Figure:
     """Memory at the peak by consumer, per pipeline rank, against the capacity of one GPU."""
     peaks = _peaks(memory)
     labels = [_rank_label(i.rank, len(memory.ranks)) for i in peaks]
@@ -155,10 +158,187 @@ def timeline(memory: Memory) -> go.Figure:
         yaxis={"autorange": "reversed"},
         shapes=capacity(memory.capacity_bytes)["shapes"] if near else [],
         annotations=totals,
-    ).plotly()
+    )
 
 
 def _named_line(name: str) -> Trace:
     """A legend entry for a capacity line, where the chart has no room for a label beside it."""
     line = {"color": palette.CAPACITY, "width": 2, "dash": "dash"}
     return scatter(name=name, x=[None], y=[None], mode="lines", line=line)
+
+
+FAR = 2.5  # times what is needed: a capacity beyond would flatten all else
+STAGES = 8  # that are drawn: the fullest ones
+SLOTS = 240  # of one stage; where there are more, neighbours are drawn as the fullest of them
+
+
+def shown_stages(courses: Sequence[Course]) -> list[Course]:
+    """The fullest stages, in the order of the pipeline."""
+    return sorted(sorted(courses, key=lambda c: -c.peak.bytes)[:STAGES], key=lambda c: c.rank)
+
+
+def over_time(memory: Memory, courses: Sequence[Course]) -> go.Figure:
+    """Memory over one step by consumer, stage by stage, under the line of what one GPU has."""
+    shown = shown_stages(courses)
+    scale, unit = (1e3, "ms") if max(c.slots[-1].end for c in shown) < 10 else (1.0, "s")
+    sure = memory.device_bytes[0] - memory.allocated_bytes
+    most = max(c.peak.bytes for c in shown) + sure
+    near = memory.capacity_bytes < FAR * most
+    top = max(1.25 * most, 1.08 * memory.capacity_bytes if near else 0) / GiB
+    places = {
+        (i.rank, i.id, i.bytes): f"memory.timeline.{n}" for n, i in enumerate(memory.timeline)
+    }
+    axes: dict[str, Any] = {}
+    traces: list[Trace] = []
+    shapes: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
+    gap = 0.04 if len(shown) > 1 else 0.0
+    height = (1 + gap) / len(shown)
+    for row, course in enumerate(shown):
+        name = f"y{row + 1}" if row else "y"
+        domain = [max(0.0, 1 - (row + 1) * height + gap), 1 - row * height]
+        title = f"Stage {course.rank}" if len(courses) > 1 else "GiB"
+        axes[f"yaxis{row + 1 if row else ''}"] = {
+            "domain": domain, "range": [0, top], "title": title, "fixedrange": True,
+        }  # fmt: skip
+        traces += _areas(course, places, scale, sure, name, legend=not row)
+        if near:
+            limit = memory.capacity_bytes / GiB
+            shapes.append(_level(limit, name))
+        full = course.peak
+        if full.bytes == memory.allocated_bytes or len(shown) == 1:
+            at = scale * (full.start + full.seconds / 2)
+            text = f"<b>{bytes_text(full.bytes)}, the peak</b>"
+            notes.append(
+                {"x": at, "y": (full.bytes + sure) / GiB, "yref": name, "text": text,
+                 "showarrow": False, "yanchor": "bottom", "yshift": 4}
+            )  # fmt: skip
+    if near:
+        traces.append(_named_line(f"Capacity {bytes_text(memory.capacity_bytes)}"))
+    last = f"y{len(shown)}" if shown[1:] else "y"
+    return figure(
+        traces,
+        height=320 if len(shown) == 1 else 110 + 105 * len(shown),
+        hovermode="x",
+        xaxis={"title": f"{unit} of one step", "anchor": last, "rangemode": "tozero"},
+        shapes=shapes,
+        annotations=notes,
+        **axes,
+    )
+
+
+def _areas(
+    course: Course,
+    places: Mapping[tuple[int, str, int], str],
+    scale: float,
+    overhead: int,
+    axis: str,
+    legend: bool,
+) -> list[Trace]:
+    """One stage's consumers, one on another, over the time of the step."""
+    slots = course.fullest(SLOTS)
+    edges = [scale * t for t in (*(s.start for s in slots), slots[-1].end)]
+    paths = [places.get((course.rank, s.instant, s.bytes), "") for s in slots]
+    words = [
+        f"<b>{bytes_text(s.bytes)}</b>, {s.label}"
+        + (f", micro-batch {s.micro_batch}" if s.micro_batch else "")
+        for s in slots
+    ]
+    traces: list[Trace] = []
+    parts = [*palette.CONSUMERS.items(), ("overhead", palette.OVERHEAD)]
+    for key, (title, colour) in parts:
+        sizes = [overhead if key == "overhead" else s.consumers[key] for s in slots]
+        if not any(sizes):
+            continue
+        heads = words if not traces else [""] * len(slots)
+        texts = [
+            f"{head}<br>{title}: {bytes_text(n)}" if head else f"{title}: {bytes_text(n)}"
+            for head, n in zip(heads, sizes, strict=True)
+        ]
+        traces.append(
+            scatter(
+                name=title,
+                x=edges,
+                y=[n / GiB for n in (*sizes, sizes[-1])],
+                yaxis=axis,
+                stackgroup=axis,
+                mode="lines",
+                line={"width": 0, "shape": "hv"},
+                fillcolor=colour,
+                customdata=[*zip(texts, paths, strict=True), (texts[-1], paths[-1])],
+                hovertemplate="%{customdata[0]}<extra></extra>",
+                legendgroup=key,
+                showlegend=legend,
+            )
+        )
+    return traces
+
+
+def _level(value: float, axis: str) -> dict[str, Any]:
+    """The line at a memory's size, across a chart of memory over time."""
+    line = {"color": palette.CAPACITY, "width": 2, "dash": "dash"}
+    place = {"x0": 0, "x1": 1, "xref": "paper", "y0": value, "y1": value, "yref": axis}
+    return {"type": "line", "line": line, **place}
+
+
+BEYOND = "rgba(229, 72, 77, 0.14)"  # the ground beyond the capacity
+
+
+def strip(bars: Sequence[Bar], names: Sequence[str] = ("",)) -> go.Figure:
+    """Bars of memory, part by part, on one axis whose ground is red beyond what there is. Of
+    several bars each has a name; its paths begin with its number."""
+    end = max(b.end for b in bars)
+    several = len(bars) > 1
+    every = dict.fromkeys((p.name, p.colour, p.hatched) for b in bars for p in b.parts if p.bytes)
+    traces = []
+    for name, colour, hatched in every:
+        mine = [next((p for p in b.parts if p.name == name and p.bytes), None) for b in bars]
+        texts = [bytes_text(p.bytes) if p else "" for p in mine]
+        traces.append(
+            bar(
+                name,
+                colour,
+                [p.bytes / GiB if p else None for p in mine],
+                list(names),
+                [f"{name}: {text}" for text in texts],
+                [(f"{i}|{p.path}" if several else p.path) if p else "" for i, p in enumerate(mine)],
+                text=texts,
+                textposition="inside",
+                insidetextanchor="middle",
+                insidetextfont={"color": palette.text_on(colour)},
+                textangle=0,
+                marker={"pattern": {"shape": "/", "fillmode": "replace", "size": 6}}
+                if hatched
+                else {},
+            )
+        )
+    shapes, notes = [], []
+    for i, b in enumerate(bars):
+        low, high = (i - 0.5, i + 0.5) if several else (0, 1)
+        rows = {"y0": low, "y1": high, "yref": "y" if several else "paper"}
+        limit = b.limit / GiB
+        shapes += [
+            {"type": "rect", "x0": limit, "x1": end / GiB, "fillcolor": BEYOND,
+             "line": {"width": 0}, "layer": "below", **rows},
+            {"type": "line", "x0": limit, "x1": limit, **rows,
+             "line": {"color": palette.CAPACITY, "width": 2, "dash": "dash"}},
+        ]  # fmt: skip
+        if not i or b.limit_text != bars[i - 1].limit_text:
+            notes.append(
+                {"x": limit, "y": low if several else 1, "yref": rows["yref"], "text": b.limit_text,
+                 "showarrow": False, "xanchor": "right" if limit > end / GiB / 2 else "left",
+                 "yanchor": "bottom", "font": {"color": palette.CAPACITY}}
+            )  # fmt: skip
+    return figure(
+        traces,
+        height=(64 + 36 * len(bars)) if several else 92,
+        bargap=0.25 if several else 0,
+        margin={"l": 0, "r": 0, "t": 20, "b": 30},
+        uniformtext={"mode": "hide", "minsize": 11},
+        xaxis={"range": [0, end / GiB], "visible": False},
+        yaxis={"visible": several, "autorange": "reversed"},
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 0, "yanchor": "top",
+                "traceorder": "normal"},
+        shapes=shapes,
+        annotations=notes,
+    )  # fmt: skip

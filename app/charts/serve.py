@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import plotly.graph_objects as go
+
 from app import palette
-from app.charts.base import Picture, bar, figure
+from app.charts.base import bar, figure
 from app.charts.memory import capacity
 from memcore.report import TogetherMemory
 from memcore.together.scene import PARTS
 from memcore.units import GiB, bytes_text
 
 
-def together(found: TogetherMemory) -> Picture:
+def together(found: TogetherMemory) -> go.Figure:
     """Each phase of a step that trains and serves on the same GPUs, against one GPU's capacity."""
     phases = list(enumerate(found.phases))
     labels = [phase.label for _, phase in phases]

@@ -6,74 +6,40 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import plotly.graph_objects as go
+
 from app import palette
-from app.charts.base import Picture, Trace, bar, figure, scatter
+from app.charts.base import Trace, bar, figure, scatter
 from app.charts.time import literal
 from app.tables.base import PATH
 from memcore.report import Memory
 from memcore.units import bytes_text
 
-# The picture of the hierarchy: from the fastest tier at the top to the slowest at the bottom, with
-# what is beside them at the right. Each box is as wide as what its tier can hold.
+# The picture of the hierarchy: from the fastest tier at the top to the slowest at the bottom, those
+# beside a little to the right. Each box is as wide as what its tier can hold.
 BOXES = ("l2", "hbm", "dram", "nvme")  # l2 stands for all that is on the chip
 BESIDE = {"peers": "hbm", "network": "dram"}
 BETWEEN = (("l2", "hbm", "hbm"), ("hbm", "dram", "dram"), ("dram", "nvme", "nvme"))
-# On a phone all stand below one another, those beside a little to the right.
 COLUMN = ("l2", "hbm", "peers", "dram", "network", "nvme")
-WORDS_PHONE = 0.18  # height of a line of words on a phone, in heights of a row
+WORDS = 0.18  # height of a line of words, in heights of a row
 INSET, EDGE = 0.2, 0.1  # left ends of the boxes beside, and of the links, in widths of a box
 BOX = 0.46  # height of a box
-FURTHER = 1.35  # left end of the boxes beside, in widths of a box
-DOWN = 0.7  # where links run down
-# Letters that have room in a line of a box: of those in a row, of those beside it, and of a phone.
-LETTERS, LETTERS_BESIDE, LETTERS_PHONE = 66, 27, 40
+LETTERS = 40  # that have room in a line of a box, on a phone
 FULL = 0.01  # a box of which less than this share is used says in words what lives there
 
 
 def tiers(
     rows: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]], memory: Memory | None
-) -> Picture:
+) -> go.Figure:
     """What lives in each tier, as a share of what it can hold, and what crosses each link in a
     step. `rows` of tables.tiers, `held` of tables.in_tiers."""
     by_name = {row[PATH].removeprefix("tiers."): row for row in rows}
-    heights = {name: len(BOXES) - i for i, name in enumerate(BOXES)}
-    traces, shapes, notes = _boxes(by_name, held, memory, heights, LETTERS)
-    links = []
-    for name, near in BESIDE.items():
-        y, row = heights[near], by_name[name]
-        shapes += [_box(FURTHER, FURTHER + 0.4, y), _line(1, FURTHER, y, y)]
-        notes.append(_note(_tier_text(row), FURTHER, y + BOX / 2, "left", "bottom"))
-        notes.append(_inside(row, FURTHER, y, LETTERS_BESIDE))
-        middle = (1 + FURTHER) / 2
-        notes.append(_note(_crossing(row, "<br>"), middle, y + 0.02, "center", "bottom"))
-        links.append((middle, float(y), row))
-    for upper, lower, of in BETWEEN:
-        top, bottom = heights[upper] - BOX / 2, heights[lower] + BOX / 2
-        shapes.append(_line(DOWN, DOWN, top, bottom))
-        middle = (top + bottom) / 2
-        notes.append(_note(_crossing(by_name[of]), DOWN + 0.015, middle, "left", "middle"))
-        links.append((DOWN, middle, by_name[of]))
-    return figure(
-        [*traces, _links(links)],
-        height=500,
-        xaxis={"range": [-0.01, FURTHER + 0.42], "visible": False},
-        yaxis={"range": [0.6, len(BOXES) + 0.65], "visible": False},
-        shapes=shapes,
-        annotations=notes,
-    )
-
-
-def tiers_down(
-    rows: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]], memory: Memory | None
-) -> Picture:
-    """The same in one column, for a phone."""
-    by_name = {row[PATH].removeprefix("tiers."): row for row in rows}
     heights = {name: len(COLUMN) - i for i, name in enumerate(COLUMN)}
-    traces, shapes, notes = _boxes(by_name, held, memory, heights, LETTERS_PHONE)
+    traces, shapes, notes = _boxes(by_name, held, memory, heights)
     links = []
     for name in BESIDE:
         shapes.append(_box(INSET, 1, heights[name]))
-        notes.append(_inside(by_name[name], INSET, heights[name], LETTERS_PHONE))
+        notes.append(_inside(by_name[name], INSET, heights[name]))
         notes.append(
             _note(_tier_text(by_name[name]), INSET, heights[name] + BOX / 2, "left", "bottom")
         )
@@ -81,7 +47,7 @@ def tiers_down(
     near += [(upper, name, name, 2 * INSET) for name, upper in BESIDE.items()]
     for upper, lower, of, x in near:
         # It ends above the words on top of the lower box, which it would run through.
-        top, bottom = heights[upper] - BOX / 2, heights[lower] + BOX / 2 + WORDS_PHONE
+        top, bottom = heights[upper] - BOX / 2, heights[lower] + BOX / 2 + WORDS
         shapes.append(_line(x, x, top, bottom))
         beside = lower in BESIDE
         at = heights[upper if beside or heights[upper] - heights[lower] == 1 else lower]
@@ -103,7 +69,6 @@ def _boxes(
     held: Sequence[dict[str, Any]],
     memory: Memory | None,
     heights: Mapping[str, int],
-    letters: int,
 ) -> tuple[list[Any], list[dict[str, Any]], list[dict[str, Any]]]:
     """The tiers that hold something, at their heights, with what is in each: traces, outlines and
     words."""
@@ -146,7 +111,7 @@ def _boxes(
         notes.append(_note(text, 0, y + BOX / 2, "left", "bottom"))
         if full.get(name, 0.0) < FULL:
             row = by_name["l1" if name == "l2" else name]
-            notes.append(_inside(row, 0, y, letters))
+            notes.append(_inside(row, 0, y))
     return traces, shapes, notes
 
 
@@ -186,9 +151,9 @@ def _note(
     return {"text": text, "showarrow": False, "align": "left", "font": font, **place}
 
 
-def _inside(row: dict[str, Any], x: float, y: float, letters: int) -> dict[str, Any]:
+def _inside(row: dict[str, Any], x: float, y: float) -> dict[str, Any]:
     """What lives in a box, in words, on two lines at most."""
-    lines = textwrap.wrap(row["what lives there"], letters, max_lines=2, placeholder=" …")
+    lines = textwrap.wrap(row["what lives there"], LETTERS, max_lines=2, placeholder=" …")
     return _note("<br>".join(map(literal, lines)), x + 0.012, y, "left", "middle")
 
 
@@ -209,9 +174,9 @@ def _tier_text(row: dict[str, Any]) -> str:
     return f"{text}, <b>too much</b>" if used > size else text
 
 
-def _crossing(row: dict[str, Any], between: str = " ") -> str:
+def _crossing(row: dict[str, Any]) -> str:
     """What crosses a link in a step, and how fast the link is."""
     traffic = row["traffic_bytes"]
     if not traffic:
         return f"idle, {row['bandwidth']}"
-    return f"{bytes_text(traffic)} a step{between}({row['bandwidth']})"
+    return f"{bytes_text(traffic)} a step ({row['bandwidth']})"

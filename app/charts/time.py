@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import plotly.graph_objects as go
+
 from app import palette
-from app.charts.base import Picture, bar, figure, phase_bar, scatter
+from app.charts.base import bar, figure, phase_bar, scatter
 from memcore.hardware.accelerator import Accelerator
 from memcore.report import OperationTime, Time
 from memcore.units import rate_text, seconds_text
@@ -15,7 +17,7 @@ from memcore.units import rate_text, seconds_text
 HIDDEN = 0.35  # opacity of time that something else hides
 
 
-def step_time(time: Time) -> Picture:
+def step_time(time: Time) -> go.Figure:
     """The step as seconds that nothing hides, by resource; below, each resource's own busy time."""
     used = [name for name, busy in time.resources.items() if busy or time.exposed.get(name)]
     rows = ["Step", *(palette.resource(name) for name in used)]
@@ -66,7 +68,7 @@ def step_time(time: Time) -> Picture:
     )
 
 
-def step_phases(time: Time) -> Picture:
+def step_phases(time: Time) -> go.Figure:
     """The step as one bar: what it does, what it waits for, and the bubble."""
     traces = [
         phase_bar(
@@ -90,7 +92,7 @@ def step_phases(time: Time) -> Picture:
 STAGE_PARTS = ("forward", "recompute", "backward", "communication", "host")
 
 
-def stages(time: Time) -> Picture:
+def stages(time: Time) -> go.Figure:
     """One micro-batch on every pipeline stage."""
     labels = [f"Stage {s.rank}" for s in time.stages]
     traces = []
@@ -122,7 +124,7 @@ LISTED = 6  # operations of one mark that hovering names
 Placed = tuple[int, OperationTime]  # an operation, and where it is in the Report
 
 
-def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) -> Picture:
+def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) -> go.Figure:
     """Operations by arithmetic intensity and achieved FLOP/s, under the two ceilings of the GPU.
     Those that lie together are one mark, as large as their time; the longest have names."""
     shown = [

@@ -45,6 +45,7 @@ from app.tables.explore import SWEPT_COLUMNS as SWEPT_COLUMNS
 from app.tables.explore import TRAINER_COLUMNS as TRAINER_COLUMNS
 from app.tables.explore import booking_text as booking_text
 from app.tables.explore import bookings as bookings
+from app.tables.explore import mapped as mapped
 from app.tables.explore import swept as swept
 from app.tables.explore import trainers as trainers
 from app.tables.lens import lens as lens

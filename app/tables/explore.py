@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from app import exploring
-from app.exploring import PART_NAMES, Sweep
+from app.exploring import PART_NAMES, Map, Sweep
 from app.tables.base import PATH, Rows, latency_text
 from app.tables.serve import BESIDE, moved_text
 from app.text import VERDICTS
@@ -135,3 +135,22 @@ def booking_text(c: Choice) -> str:
     return ", ".join(
         filter(None, (what, rent, cost, f"{first} to the first token", f"{each} a token"))
     )
+
+
+def mapped(found: Map) -> Rows:
+    """The cells of a map of two fields."""
+    return [
+        {
+            exploring.title(found.down): exploring.text(found.down, y),
+            exploring.title(found.across): exploring.text(found.across, x),
+            "verdict": VERDICTS.get(s.verdict, f"cannot be planned: {s.why_not}"),
+            "number": found.figure.title,
+            "value": s.value,
+            "unit": "bytes" if found.figure.unit == "GiB" else found.figure.unit,
+            "low_bytes": s.low if s.plan else None,
+            "high_bytes": s.high if s.plan else None,
+            "limit_bytes": s.limit if s.plan else None,
+        }
+        for y, line in zip(found.rows, found.spots, strict=True)
+        for x, s in zip(found.columns, line, strict=True)
+    ]

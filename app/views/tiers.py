@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, offload, parts, plot, state, tables
+from app import charts, offload, parts, state, tables
 
 report, plan = state.report(), state.plan()
 
@@ -11,10 +11,9 @@ offload.draw()
 if not report.memory:
     parts.absent("What training keeps in each tier")
 held = tables.in_tiers(report)
-plot.chart(
+parts.chart(
     charts.tiers(rows, held, report.memory),
     key="tiers",
-    narrow=charts.tiers_down(rows, held, report.memory),
     alt="What this plan keeps in each tier, and what crosses the links between them in a step",
 )
 parts.table(

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, measured, parts, plot, start, state, tables
+from app import charts, measured, parts, start, state, tables
 from memcore.units import count_text
 
 report, plan = state.report(), state.plan()
@@ -16,7 +16,7 @@ if report.time and report.run:
     left, right = st.columns(2)
     with left:
         st.markdown("##### Seconds of a step, by resource")
-        plot.chart(
+        parts.chart(
             charts.step_time(report.time),
             key="step_time",
             alt="Seconds of a step by resource, exposed and hidden",
@@ -27,7 +27,7 @@ if report.time and report.run:
         )
     with right:
         st.markdown("##### Roofline")
-        plot.chart(
+        parts.chart(
             charts.roofline(report.time.operations, plan.accelerator, state.compute_dtype()),
             key="roofline",
             alt="Operations by arithmetic intensity and achieved FLOP per second",
@@ -35,7 +35,7 @@ if report.time and report.run:
     st.markdown("##### Seconds of a step, by phase")
     left, right = st.columns(2)
     with left:
-        plot.chart(
+        parts.chart(
             charts.step_phases(report.time), key="step_phases", alt="Seconds of a step by phase"
         )
     with right:
@@ -48,7 +48,7 @@ if report.time and report.run:
         )
     if len(report.time.stages) > 1:
         st.markdown("##### One micro-batch on each pipeline stage")
-        plot.chart(
+        parts.chart(
             charts.stages(report.time),
             key="stages",
             alt="Seconds of one micro-batch on each pipeline stage",

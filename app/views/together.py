@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, levers, parts, plot, rest, shared, state, tables
+from app import charts, levers, parts, rest, shared, state, tables
 from memcore.words.jobs import SHARES
 from memcore.words.together import TOGETHER
 
@@ -11,7 +11,7 @@ found = state.report().together
 if found:
     parts.rollouts(shared.generated(state.plan()), state.report().time)
     place = st.container()
-    plot.chart(
+    parts.chart(
         charts.together(found),
         key="together",
         alt="Memory of one GPU in each phase of a step that trains and serves",

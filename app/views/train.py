@@ -4,7 +4,7 @@ from functools import partial
 
 import streamlit as st
 
-from app import charts, course, levers, parts, plot, rest, shared, start, state, tables
+from app import charts, levers, parts, rest, shared, start, state, tables
 
 report = state.report()
 
@@ -12,24 +12,23 @@ if report.memory:
     place = st.container()  # of what could be changed, whether the plan fits or not
     if len(report.memory.ranks) > 1:
         st.markdown("##### Each pipeline stage at its own fullest instant")
-        plot.chart(
+        parts.chart(
             charts.memory_by_consumer(report.memory),
             key="memory_by_consumer",
             alt="Memory at the peak by consumer on each stage, against the capacity of one GPU",
         )
     st.markdown("##### Memory over one step")
     courses = shared.over_time(state.plan())
-    course.draw(
-        report.memory,
-        courses,
+    parts.chart(
+        charts.over_time(report.memory, courses),
         key="over_time",
         alt="Memory alive over the time of one step, by consumer, with the capacity of one GPU",
-        file=parts.named("memplan-over_time"),
-        title=f"{parts.title()}: memory over one step",
     )
+    n, drawn = len(courses), len(charts.shown_stages(courses))
+    which = f"The {drawn} fullest of {n} stages; the CSV has all. " if n > drawn else ""
     parts.small(
-        f"{course.which(courses)}Allocated, with the least overhead. Each layer shows its fullest "
-        "moment; what the GPU waits for is spread over the phase that waits."
+        f"{which}Allocated, with the least overhead. Each layer shows its fullest moment; what the "
+        "GPU waits for is spread over the phase that waits."
     )
     with st.container(horizontal=True):
         over_time, instants = (

@@ -24,6 +24,7 @@ from pages import (
     frame,
     frames,
     grids,
+    marks_of,
     metrics,
     numbers,
     opened,
@@ -37,7 +38,6 @@ from streamlit.testing.v1 import AppTest
 from tables import each
 
 from app import rest, shared, state
-from app.charts.base import Picture
 from app.levers import SHOWN
 from app.text import times
 from memcore.evaluate import evaluate
@@ -77,9 +77,7 @@ def test_a_view_is_the_same_at_its_address_and_by_way_of_others() -> None:
         for at in (straight, led):
             alive(at)
             assert shown_plan(at).train.micro_batch == 2
-            charts: list[Any] = [chart.proto.spec for chart in at.get("plotly_chart")]
-            charts += [*plots(at), *([drawn(at, "over_time")] if view == "train" else [])]
-            shown.append((charts, figures(at), [table.to_csv() for table in frames(at)]))
+            shown.append((plots(at), figures(at), [table.to_csv() for table in frames(at)]))
         assert shown[0] == shown[1], view
         nothing = view in ("together", "compare")  # with this plan
         assert shown[0][0] or shown[0][2] or nothing, view
@@ -178,7 +176,7 @@ def test_the_first_view_is_a_real_plan_with_a_verdict_and_a_chart() -> None:
     at = opened()
     alive(at)
     assert verdict(at).startswith("**Training fits**")
-    assert drawn(at, "over_time")["stages"][0]["sizes"]
+    assert all(trace["y"] for trace in plots(at)[1]["data"] if trace.get("stackgroup"))
     assert not at.warning
     assert not at.error
 
@@ -229,7 +227,6 @@ def test_every_accelerator_has_its_charts_and_tables(gpu: str) -> None:
     if report.serve:
         rows.append(tables.serving(report.serve, plan.serve.concurrency))
     assert all(figure.data for figure in drawn)
-    assert all(figure.plotly() for figure in drawn if isinstance(figure, Picture))
     for table in filter(None, rows):  # one GPU sends nobody anything
         assert pd.read_csv(io.BytesIO(tables.csv(table))).shape[0] == len(table)
 
@@ -821,15 +818,10 @@ def test_every_mark_of_every_chart_is_explained(query: dict[str, str]) -> None:
         # Of one plan there is nothing to compare.
         assert not together or view == "compare" or any("CSV" in name for name in names), view
         book = Book(shown_plan(at), evaluate(shown_plan(at)))
-        for chart in plots(at):
-            for mark in (*chart["bars"], *chart["marks"]):
-                if mark.get("take") and view != "explore":  # a point there is a plan
-                    assert book.found(mark["take"]), (view, mark)
-        if view == "train":
-            stages = drawn(at, "over_time")["stages"]
-            paths = {path for stage in stages for path in stage["paths"] if path}
-            assert paths
-            assert all(book.found(path) for path in paths)
+        if view not in ("explore", *PROOF):  # a point there is a plan, or a figure of others
+            paths = [path for chart in plots(at) for path in marks_of(chart)]
+            assert paths or not plots(at), view
+            assert all(book.found(path) for path in paths), view
 
 
 # --- the frame -----------------------------------------------------------------------------------
@@ -862,7 +854,7 @@ def test_what_takes_long_to_find_waits_until_the_plan_rests(
         return [b.key for b in at.button if b.key and b.key.startswith("apply_")]
 
     assert verdict(at)
-    assert drawn(at, "over_time")
+    assert len(plots(at)) == 2, "the bar, and memory over the step"
     assert not offered()
     assert any("comes when you pause" in m.value for m in at.markdown)
     at.session_state["rested"] = shown_plan(at)

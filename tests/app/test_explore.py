@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from pages import alive, opened, shown_plan, verdict
 
-from app import charts, exploring, heat, plot, shared, tables
+from app import charts, exploring, shared, tables
 from app.exploring import FIGURES, Spot, grid, sweep
 from memcore.evaluate import evaluate
 from memcore.explain.book import Book
@@ -136,10 +136,11 @@ def test_every_cell_of_a_map_is_what_evaluate_says(across: str, down: str, key: 
             if s.plan:
                 there = TIGHT.with_changes({across: x, down: y})
                 agrees(Spot(**{**_fields(s), "plan": there}), FIGURES[key].path)
-    cells = heat.data(found, own)["cells"]
-    assert len(cells) == len(found.columns) * len(found.rows)
-    assert [c["own"] for c in cells].count(True) == 1
-    assert len(heat.rows(found)) == len(cells)
+    figure = charts.mapped(found, own)
+    cells = figure.data[1].customdata
+    assert [number for _, number in cells] == list(range(len(found.columns) * len(found.rows)))
+    assert [shape.type for shape in figure.layout.shapes].count("rect") == 1, "one is this plan"
+    assert len(tables.mapped(found)) == len(cells)
 
 
 def _fields(s: Spot) -> dict[str, object]:
@@ -148,13 +149,20 @@ def _fields(s: Spot) -> dict[str, object]:
 
 def test_the_frontier_lies_between_what_fits_and_what_does_not() -> None:
     found = grid(TIGHT, "train.seq_len", "train.micro_batch", "tokens")
-    cells, width = heat.data(found, (4096, 1))["cells"], len(found.columns)
-    spots = [s for row in found.spots for s in row]
-    drawn = [i for i, c in enumerate(cells) if c["right"]]
-    assert drawn
-    for i in drawn:
-        assert spots[i].fits != spots[i + 1].fits
-        assert i % width < width - 1
+    edges = [
+        shape for shape in charts.mapped(found, (4096, 1)).layout.shapes if shape.type == "line"
+    ]
+    assert edges
+    for edge in edges:
+        x, y = max(edge.x0, edge.x1), max(edge.y0, edge.y1)
+        upright = edge.x0 == edge.x1
+        one = found.spots[int(y - 0.5)][int(x - 0.5)]
+        other = (
+            found.spots[int(y - 0.5)][int(x + 0.5)]
+            if upright
+            else found.spots[int(y + 0.5)][int(x - 0.5)]
+        )
+        assert one.fits != other.fits
 
 
 def test_the_fewest_gpus_of_each_accelerator_are_booked() -> None:
@@ -184,7 +192,7 @@ def test_every_field_that_is_offered_can_be_swept() -> None:
         for path in exploring.swept_fields(plan, FIGURES[key].serves):
             found = sweep(plan, path, key)
             assert exploring.says(plan, found), path
-            assert plot.data(charts.swept(found, exploring.here(plan, path)))["height"]
+            assert charts.swept(found, exploring.here(plan, path)).data
             assert tables.swept(found)
 
 

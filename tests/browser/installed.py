@@ -39,7 +39,7 @@ def main(memplan: str, folder: str) -> None:
         assert browser, rig.NO_CHROMIUM
         page = watch.over(browser.new_context(viewport=rig.VIEWPORT)).new_page()
         page.goto(server.url)
-        page.wait_for_selector(".memplan-course path[fill]")
+        page.wait_for_selector(".st-key-chart_over_time .js-plotly-plot")
         text = rig.settled(page).inner_text('[data-testid="stMain"]')
         rig.eventually(lambda: server.url in server.log(), "memplan app does not print its address")
     complaints = watch.complaints(server.log())

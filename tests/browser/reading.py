@@ -55,8 +55,8 @@ READ = """whole => {
     asked: Object.fromEntries(
       all('[data-testid="stMain"] [class*="st-key-why_"]').map(e =>
         [[...e.classList].find(c => c.startsWith('st-key-why_')).slice(11), e.innerText.trim()])),
-    bar: Object.fromEntries(all('.st-key-bar *').flatMap(e => e.shadowRoot ?? [])
-      .flatMap(root => all('.part', root)).map(p => [p.dataset.part, Number(p.dataset.bytes)])),
+    bar: Object.fromEntries(all('.st-key-chart_bar .js-plotly-plot').flatMap(p => p._fullData ?? [])
+      .map(t => [t.customdata[0][1].split('.').at(-1), Math.round(list(t.x)[0] * 2 ** 30)])),
     alerts: all('[data-testid="stAlert"]').map(a => a.innerText.trim()),
     charts: whole && all('.js-plotly-plot').map(p => (p._fullData ?? []).map(t =>
       ({name: t.name, x: list(t.x), y: list(t.y)}))),
@@ -233,4 +233,4 @@ def drop(page: Page, selector: str, name: str, content: str | bytes) -> None:
 
 def bar(page: Page) -> dict[str, float] | None:
     """Where the bar of memory is."""
-    return page.locator(".st-key-strip .track").bounding_box()
+    return page.locator(".st-key-chart_bar").bounding_box()

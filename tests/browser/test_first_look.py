@@ -49,7 +49,7 @@ def test_on_a_phone_the_verdict_is_in_view_beside_the_controls(open_app: Open) -
     page.wait_for_url(lambda url: reading.plan_at(url) != Plan())
     reading.agrees(page)
     sheet = page.get_by_test_id("stSidebar").bounding_box()
-    bar = page.locator(".st-key-strip .track").bounding_box()
+    bar = reading.bar(page)
     assert sheet
     assert bar
     assert 0 < bar["y"] < bar["y"] + bar["height"] < sheet["y"], "the sheet hides the answer"

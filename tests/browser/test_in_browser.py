@@ -57,7 +57,7 @@ def address(plan: Plan, view: str = "train") -> str:
     return f"/{path}?{urlencode(encode(plan, short=True))}"
 
 
-CHARTS = '[data-testid="stPlotlyChart"], .st-key-over_time svg, .memplan-plot svg'
+CHARTS = '[data-testid="stPlotlyChart"]'
 
 
 # ---- levers
@@ -294,7 +294,7 @@ def test_one_click_on_a_bar_says_why(open_app: Open, view: str) -> None:
     reading.agrees(page)
     if view == "train":
         page.get_by_text("Instant by instant").click()
-    bars = '.memplan-plot .bar, [data-testid="stPlotlyChart"] .bars .point path'
+    bars = '[data-testid="stMain"] [data-testid="stPlotlyChart"] .bars .point path'
     for _ in range(2):
         page.locator(bars).first.evaluate("e => e.scrollIntoView({block: 'center'})")
         place = page.locator(bars).first.bounding_box()
@@ -306,17 +306,16 @@ def test_one_click_on_a_bar_says_why(open_app: Open, view: str) -> None:
 def test_memory_over_time_says_what_one_points_at_and_why(open_app: Open) -> None:
     page = open_app(address(Plan.of(ELSEWHERE)))
     reading.agrees(page)
-    peak = evaluate(Plan.of(ELSEWHERE)).memory
-    assert peak
-    said = page.locator(".st-key-over_time .said")
-    picture = page.locator(".st-key-over_time .picture")
-    picture.press("ArrowLeft")
-    picture.press("ArrowRight")  # back at the peak
-    expect(said).to_contain_text(bytes_text(peak.allocated_bytes))
-    picture.press("Enter")
+    chart = page.locator(".st-key-chart_over_time .js-plotly-plot")
+    place = chart.bounding_box()
+    assert place
+    page.mouse.move(place["x"] + 120, place["y"] + 200)
+    said = chart.locator(".hoverlayer .hovertext").first
+    expect(said).to_contain_text("Parameters")
+    expect(chart.locator(".hoverlayer")).to_contain_text("Forward")
+    page.mouse.down()
+    page.mouse.up()
     opened_by(page, ":")
-    picture.hover(position={"x": 70, "y": 150})
-    expect(said).to_contain_text("Forward")
 
 
 def test_what_calibrated_means_is_read_by_the_keyboard(open_app: Open) -> None:
@@ -937,10 +936,8 @@ def test_every_view_is_drawn(
             assert place
             assert place["height"] > 80, view
             assert 0 <= place["x"] <= place["x"] + place["width"] <= rig.VIEWPORT["width"], view
-        for plot in page.locator(".memplan-plot").all():
-            assert plot.locator(".bar, .mark, .line").count(), view
         for series in reading.read(page)["charts"]:
-            assert any(filter(None, trace["x"] + trace["y"]) for trace in series), view
+            assert any((trace["x"] or []) + (trace["y"] or []) for trace in series), view
         wide = page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
         assert wide <= 0, f"{view} scrolls sideways"
         assert view in reading.PROOF or reading.addressed(page) == Plan.of(ELSEWHERE), view

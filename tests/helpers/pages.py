@@ -124,9 +124,18 @@ def said(at: AppTest) -> str:
 
 
 def plots(at: AppTest) -> list[dict[str, Any]]:
-    """What each chart of the page draws."""
-    found = [c.proto for c in at.get("bidi_component") if "-plot_" in c.proto.id]
-    return [json.loads(proto.json) for proto in found]
+    """Each Plotly chart of the page: its figure, with how it is drawn under `config`."""
+    return [
+        json.loads(c.proto.spec) | {"config": json.loads(c.proto.config)}
+        for c in at.get("plotly_chart")
+    ]
+
+
+def marks_of(chart: dict[str, Any]) -> list[Any]:
+    """What stands behind each mark of a chart."""
+    customs = (trace.get("customdata") or () for trace in chart["data"])
+    pairs = (custom for each in customs for custom in each if isinstance(custom, list))
+    return [value for _, value in pairs if value != ""]
 
 
 def drawn(at: AppTest, key: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from app import palette
 from app.bar import Bar
 from app.charts.base import Trace, bar, figure, scatter
 from memcore.report import Memory, RankMemory
-from memcore.training.over_time import Course
+from memcore.training.over_time import Course, Slot
 from memcore.units import GiB, bytes_text
 
 MAX_RANKS = 16  # bars shown when there are more pipeline stages: the fullest ones
@@ -235,43 +235,55 @@ def _areas(
     axis: str,
     legend: bool,
 ) -> list[Trace]:
-    """One stage's consumers, one on another, over the time of the step."""
+    """One stage's consumers, one on another, over the time of the step; and a mark on each moment,
+    which says what is alive then."""
     slots = course.fullest(SLOTS)
     edges = [scale * t for t in (*(s.start for s in slots), slots[-1].end)]
-    paths = [places.get((course.rank, s.instant, s.bytes), "") for s in slots]
-    words = [
-        f"<b>{bytes_text(s.bytes)}</b>, {s.label}"
-        + (f", micro-batch {s.micro_batch}" if s.micro_batch else "")
-        for s in slots
-    ]
-    traces: list[Trace] = []
-    parts = [*palette.CONSUMERS.items(), ("overhead", palette.OVERHEAD)]
-    for key, (title, colour) in parts:
-        sizes = [overhead if key == "overhead" else s.consumers[key] for s in slots]
-        if not any(sizes):
-            continue
-        heads = words if not traces else [""] * len(slots)
-        texts = [
-            f"{head}<br>{title}: {bytes_text(n)}" if head else f"{title}: {bytes_text(n)}"
-            for head, n in zip(heads, sizes, strict=True)
-        ]
-        traces.append(
-            scatter(
-                name=title,
-                x=edges,
-                y=[n / GiB for n in (*sizes, sizes[-1])],
-                yaxis=axis,
-                stackgroup=axis,
-                mode="lines",
-                line={"width": 0, "shape": "hv"},
-                fillcolor=colour,
-                customdata=[*zip(texts, paths, strict=True), (texts[-1], paths[-1])],
-                hovertemplate="%{customdata[0]}<extra></extra>",
-                legendgroup=key,
-                showlegend=legend,
-            )
+    sizes = {
+        title: [s.consumers[key] for s in slots] for key, (title, _) in palette.CONSUMERS.items()
+    }
+    sizes[palette.OVERHEAD[0]] = [overhead] * len(slots)
+    colours = dict([*palette.CONSUMERS.values(), palette.OVERHEAD])
+    areas = [
+        scatter(
+            name=title,
+            x=edges,
+            y=[n / GiB for n in (*of, of[-1])],
+            yaxis=axis,
+            stackgroup=axis,
+            mode="lines",
+            line={"width": 0, "shape": "hv"},
+            fillcolor=colours[title],
+            hoverinfo="skip",
+            legendgroup=title,
+            showlegend=legend,
         )
-    return traces
+        for title, of in sizes.items()
+        if any(of)
+    ]
+    marks = scatter(
+        x=[scale * (s.start + s.seconds / 2) for s in slots],
+        y=[(s.bytes + overhead) / GiB for s in slots],
+        yaxis=axis,
+        mode="markers",
+        marker={"opacity": 0, "color": palette.OVERHEAD[1]},
+        customdata=[(_alive(s), places.get((course.rank, s.instant, s.bytes), "")) for s in slots],
+        hovertemplate="%{customdata[0]}<extra></extra>",
+        unselected={"marker": {"opacity": 0}},
+        showlegend=False,
+    )
+    return [*areas, marks]
+
+
+def _alive(s: Slot) -> str:
+    """What is alive in a moment of a step."""
+    batch = f", micro-batch {s.micro_batch}" if s.micro_batch else ""
+    of = [
+        f"{title}: {bytes_text(s.consumers[key])}"
+        for key, (title, _) in palette.CONSUMERS.items()
+        if s.consumers[key]
+    ]
+    return "<br>".join([f"<b>{bytes_text(s.bytes)}</b>, {s.label}{batch}", *of])
 
 
 def _level(value: float, axis: str) -> dict[str, Any]:

@@ -20,12 +20,13 @@ def test_first_sight(open_app: Open) -> None:
     reading.agrees(page)
     expect(page.locator(".st-key-title").get_by_text("Llama 3 8B on 8 × ")).to_be_in_viewport()
     strip = page.locator(".st-key-strip")
-    for name in (".st-key-verdict_fits", ".st-key-why_time-step_seconds", ".part", ".limit"):
+    part, limit = ".st-key-chart_bar .bars path", ".st-key-chart_bar .shapelayer path"
+    for name in (".st-key-verdict_fits", ".st-key-why_time-step_seconds", part, limit):
         expect(strip.locator(name).first).to_be_in_viewport()
     page.mouse.move(800, 600)
     page.mouse.wheel(0, 4000)
     expect(page.get_by_text("Overhead outside the allocator")).to_be_in_viewport()
-    expect(strip.locator(".part").first).to_be_in_viewport()
+    expect(strip.locator(part).first).to_be_in_viewport()
 
 
 def test_a_sheet_that_was_left_open_covers_no_other_page(open_app: Open) -> None:

@@ -309,6 +309,7 @@ def test_memory_over_time_says_what_one_points_at_and_why(open_app: Open) -> Non
     page = open_app(address(Plan.of(ELSEWHERE)))
     reading.agrees(page)
     chart = page.locator(".st-key-chart_over_time .js-plotly-plot")
+    chart.evaluate("e => e.scrollIntoView({block: 'center'})")
     place = chart.bounding_box()
     assert place
     page.mouse.move(place["x"] + 120, place["y"] + 200)

@@ -308,14 +308,19 @@ def test_one_click_on_a_bar_says_why(open_app: Open, view: str) -> None:
 def test_memory_over_time_says_what_one_points_at_and_why(open_app: Open) -> None:
     page = open_app(address(Plan.of(ELSEWHERE)))
     reading.agrees(page)
+    peak = evaluate(Plan.of(ELSEWHERE)).memory
+    assert peak
     chart = page.locator(".st-key-chart_over_time .js-plotly-plot")
     chart.evaluate("e => e.scrollIntoView({block: 'center'})")
-    place = chart.bounding_box()
+    place, word = chart.bounding_box(), chart.locator(".annotation").bounding_box()
     assert place
-    page.mouse.move(place["x"] + 120, place["y"] + 200)
+    assert word
     said = chart.locator(".hoverlayer")
+    page.mouse.move(place["x"] + 120, place["y"] + 200)
     expect(said).to_contain_text("Forward")
     expect(said).to_contain_text("Parameters")
+    page.mouse.move(word["x"] + word["width"] / 2, place["y"] + 200)
+    expect(said).to_contain_text(bytes_text(peak.allocated_bytes))
     page.mouse.down()
     page.mouse.up()
     opened_by(page, ":")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -58,7 +59,10 @@ def _levers(args: argparse.Namespace) -> int:
         elif report.memory is None:
             blocks = ["\n".join(f"Note: {note}" for note in report.notes)]
         else:
-            blocks = _of_training(report.memory, cast("Sequence[Lever]", found))
+            trained = cast("Sequence[Lever]", found)
+            blocks = _of_training(report.memory, trained)
+            if not report.memory.fits and not any(lever.fits for lever in trained):
+                blocks.insert(1, _of_more(plan, args))
         return "\n\n".join([plan_title(plan, report), *blocks])
 
     return answer(args, lambda: [lever.to_dict() for lever in found], text)
@@ -84,6 +88,31 @@ def _of_training(memory: Memory, found: Sequence[Lever]) -> list[str]:
             "GPU time per token")  # fmt: skip
     listed = ["\n".join(table(head, rows, left=5)), SAME_RANK] if rows else []
     return [headline(memory, found), *listed]
+
+
+SOON = 20.0  # seconds that a search may take which nobody asked for
+
+
+def _of_more(plan: Plan, args: argparse.Namespace) -> str:
+    """What more than two changes at once do, as a search finds; of one that takes long its command
+    alone."""
+    from memcore.plan.plan import change_texts
+    from memcore.search.search import search, seconds_of
+
+    settings = [f"--set {shlex.quote(text)}" for text in args.set]
+    job = [f"--job {args.job}"] if args.job else []
+    name = "PLAN" if args.plan.lstrip().startswith("{") else shlex.quote(args.plan)
+    command = " ".join(["memplan search", name, *job, *settings])
+    if seconds_of(plan) > SOON:
+        return f"More changes at once may: `{command}` looks for them."
+    found = search(plan)
+    if not found.best:
+        return f"Nor do more changes at once: none of {found.evaluated:,} that `{command}` judges."
+    best = found.best[0]
+    return (
+        f"More changes at once do: {', '.join(change_texts(best.changes, ':'))}. `{command}` lists "
+        f"{found.fits:,} ways that fit and may be the best."
+    )
 
 
 def _of_serving(plan: Plan, report: Report, found: Sequence[ServerLever]) -> list[str]:

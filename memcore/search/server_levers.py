@@ -30,7 +30,7 @@ from memcore.serving.serve import servable
 from memcore.serving.server import Server
 from memcore.timing.certainty import apart_serving, ranked
 from memcore.words.engines import DEVICE
-from memcore.words.serving import EAGLE, PREFILLS
+from memcore.words.serving import EAGLE, KV_CACHES, PREFILLS
 
 # What a change leaves of the answers and of who gets them, in the order in which people try it.
 FEWER = "fewer"
@@ -197,6 +197,9 @@ def _tries(plan: Plan, fewer: bool) -> Iterable[tuple[str, dict[str, Any]]]:
                 yield SAME, {"serve.pp": pp, "serve.tp": tp, "cluster.gpus": booked}
     if plan.share == DEVICE and Server.of(plan).numbers.serve.memory_share < FULLER:
         yield SAME, {"serve.memory_utilization": FULLER}
+    if not KV_CACHES[plan.cache_manager].pages:
+        paged = (word for word, manager in KV_CACHES.items() if manager.pages)
+        yield from ((SAME, {"serve.kv_cache": word}) for word in paged)
     yield from ((SAME, {"serve.prefill": word}) for word in PREFILLS if word != s.prefill)
     if not plan.drafts:
         yield SAME, {"serve.draft_model": EAGLE, "serve.draft_tokens": GUESSED}

@@ -224,6 +224,7 @@ class Draft:
 
     fields    by dotted path; said: the keys they are from
     model     what the files call the model, and its config.json where they hold one
+    towers    what reads images before the model is loaded with it, as servers do
     quantized  what an hf_quant_config.json says beside the model's config.json
     guesser   what the files call the draft, and its config.json (drafted) where they hold one
     served    what it is called by those who ask it
@@ -244,6 +245,7 @@ class Draft:
     served: str = ""
     config: Mapping[str, Any] | None = None
     quantized: Mapping[str, Any] | None = None
+    towers: bool = False
     guesser: str = ""
     drafted: Mapping[str, Any] | None = None
     left: list[Issue] = field(default_factory=list)

@@ -513,6 +513,8 @@ def _model(
         return served
     if not found:
         raise PlanError([Issue("model", _unknown(draft.model))])
+    if draft.towers and f"{found}{hub.IMAGES}" in catalog.model_names():
+        found = f"{found}{hub.IMAGES}"  # which servers load
     if found != draft.model:
         assumed.append(Issue("model", f"{shown(draft.model)} has the shapes of the preset {found}"))
     return found

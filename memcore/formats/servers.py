@@ -296,6 +296,7 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
     for path, how, *named in server.fields:
         draft.read(keys, path, how, *named)
     server.more(keys, draft)
+    draft.towers = server.engine != LLAMA_CPP and not _text_alone(keys)
     _weights(server, keys, draft)
     draft.ranks = max(draft.ranks, _shared_out(keys, draft))
     limit = draft.fields.get("serve.max_num_seqs", 0)
@@ -308,6 +309,18 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
     for why, variables in DECIDING_WHY.items():
         left[why] = f"{left.get(why, '')} {variables}"
     draft.end(keys, left, harmless(server.label) if server.label in TABLES else ())
+
+
+def _text_alone(keys: Keys) -> bool:
+    """Whether a server is told to load no tower: by a switch, or by no image for a prompt (vLLM
+    0.33, config/model.py)."""
+    if any(keys.values.get(key) not in (None, False) for key in TEXT_ALONE):
+        return True
+    limits = str(keys.values.get("limit_mm_per_prompt") or "")
+    return re.search(r"image['\"]? ?[:=] ?0\b", limits) is not None
+
+
+TEXT_ALONE = ("language_model_only", "language_only")
 
 
 def _weights(server: Server, keys: Keys, draft: Draft) -> None:

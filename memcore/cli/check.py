@@ -191,7 +191,7 @@ def _plan_in(
         text = None
     if text is None or (_in_json(text) and not kind_of(text)):
         return _elsewhere(plan_of(data), args), None
-    on = {"model": model_asked(args), **files_on(args)}
+    on = {"model": model_asked(args), "called": args.model or "", **files_on(args)}
     found = read_files([text], config_of=config_called, **on)
     near = [path for want in found.wants if (path := beside.get(os.path.basename(want)))]
     if near:

@@ -52,7 +52,8 @@ def _read(args: argparse.Namespace) -> int:
         return _messages(
             {text.name: each for text, each in zip(texts, said, strict=True) if each}, args.json
         )
-    found = read_files(texts, model=model, **files_on(args), config_of=config_called)
+    on = {"model": model, "called": args.model or "", **files_on(args)}
+    found = read_files(texts, config_of=config_called, **on)
     if args.json:
         print(json_text({**found.to_dict(), "link": link_to([found.plan], args.base)}, indent=1))
         return 0

@@ -13,11 +13,11 @@ from memcore.models import catalog
 BARE = "nf4-double"  # of a name that says 4bit and no more
 BITS = "[-_]?bits?"
 STORED = (
-    (r"nvfp4(?:a16)?|fp4", "nvfp4"),
+    (r"nvfp4(?:a16)?(?:-v\d)?|fp4", "nvfp4"),
     (r"mxfp4", "mxfp4"),
     (r"mxfp8", "mxfp8"),
-    (r"fp8-dynamic|fp8[-_]block|fp8|float8|w8a8[-_]fp8", "fp8"),
-    (rf"hqq[-_]4{BITS}|4{BITS}[-_]hqq|hqq", "int4-g64-zeros"),
+    (r"fp8-dynamic|fp8[-_]block|fp8[-_]kv|fp8|float8|w8a8[-_]fp8", "fp8"),
+    (rf"hqq[-_]4{BITS}|4{BITS}(?:gs\d+)?[-_]hqq|hqq", "int4-g64-zeros"),
     (rf"bnb[-_]4{BITS}|nf4|4{BITS}[-_]bnb", "nf4-double"),
     (rf"int8|w8a8|w8a16|8{BITS}", "int8"),
     (rf"int3|w3a16|3{BITS}", "int3"),
@@ -26,6 +26,8 @@ STORED = (
     (r"(?:64g|g64|gs64)", "int4-g64"),
     (r"awq|gptq(?:model)?|w4a16|w4a8|w4afp8|auto-?round|int4|128g|g128|gs128", "int4"),
     (rf"4{BITS}", BARE),
+    (rf"5{BITS}", "mlx-5bit"),  # which nobody else publishes
+    (rf"6{BITS}", "mlx-6bit"),
     *((word.replace("_", "[_-]"), word) for word in ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_k_s")),
     *((word.replace("_", "[_-]"), word) for word in ("q4_0", "iq4_xs", "q3_k_m", "q2_k")),
     ("bf16", "bf16"),
@@ -47,6 +49,7 @@ TUNED = frozenset(
     (
         *("instruct", "chat", "it", "hf", "base", "sft", "dpo", "original", "unsloth", "meta"),
         *("quantized", "smoothquant", "mlx", "dwq", "sym", "asym", "mixed", "static"),
+        *("inc", "calib", "preview"),
         *("dynamic", "ud", "gguf", "bnb", "deduped", "turbo", "thinking", "think"),
         *("2407", "2409", "2410", "2411", "2412", "2501", "2503", "2506", "2507", "2508", "2509"),
         *("0711", "0905"),

@@ -164,6 +164,7 @@ def read_files(
     texts: Sequence[Text],
     *,
     model: Any = "",
+    called: str = "",
     gpu: str = "",
     gpus: int = 0,
     otherwise: Any = "",
@@ -172,7 +173,8 @@ def read_files(
     """The plan that files of one job say together.
 
     model, gpu, gpus: what somebody says beside them: a preset or what else a plan has for a model,
-    a name of an accelerator, how many. `otherwise`: the model where no file names one, which is
+    a name of an accelerator, how many. `called`: what they call that model, which may say how its
+    weights are stored. `otherwise`: the model where no file names one, which is
     told. `config_of`: the text of a model's config.json by its name, '' where it is not at hand;
     asked where no preset is called so.
     Raises PlanError where no file is of a known kind, or none says which model.
@@ -208,6 +210,8 @@ def read_files(
     if draft.quantized is not None:
         document["model"] = _as_stored(document["model"], draft.quantized)
     architecture = resolve_model(document["model"])
+    if hub.stored(called):
+        draft.model = called
     _refuse_stored(architecture, draft)
     _guesser(draft, config_of, assumed)
     _cluster(document, draft, gpu, gpus, assumed)

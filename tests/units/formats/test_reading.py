@@ -1136,6 +1136,15 @@ def test_a_name_says_how_weights_are_stored() -> None:
         "x/Qwen3.6-27B-IQ1_S.gguf": "",
         "unsloth/gemma-2-9b-bnb-4bit": "nf4-double",
         "Qwen/Qwen3-32B": "",
+        "x/Qwen3-32B-AWQ-4bit": "int4",
+        "x/Qwen3-32B-AWQ-8bit": "int8",
+        "x/Qwen2.5-7B-Instruct-GPTQ-Int3": "int3",
+        "x/Qwen2.5-7B-Instruct-gptq-4bit-32g": "int4-g32",
+        "x/Meta-Llama-3.1-8B-Instruct-quantized.w8a8": "int8",
+        "amd/Llama-3.1-8B-Instruct-FP8-KV": "fp8",
+        "mlx-community/Qwen3-8B-6bit": "mlx-6bit",
+        "x/Qwen3-8B-MLX-8bit": "mlx-8bit",
+        "x/Llama-3.1-8B-Instruct-HQQ-4bit": "int4-g64-zeros",
     }
     assert {name: hub.stored(name) for name in named} == named
 

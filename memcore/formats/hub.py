@@ -51,10 +51,13 @@ TUNED = frozenset(
         *("quantized", "smoothquant", "mlx", "dwq", "sym", "asym", "mixed", "static"),
         *("inc", "calib", "preview"),
         *("dynamic", "ud", "gguf", "bnb", "deduped", "turbo", "thinking", "think"),
+        *("qat", "1m"),
         *("2407", "2409", "2410", "2411", "2412", "2501", "2503", "2506", "2507", "2508", "2509"),
         *("0711", "0905"),
     )
 )
+SPLIT = re.compile(r"-\d{5}-of-\d{5}$")  # of a file in parts: llama-gguf-split's names
+OWNER = re.compile(r"[a-z][a-z-]*_(?=[a-z])")  # whose model it is, in names such as google_gemma-3
 PUBLISHED = re.compile(r"huggingface\.co/([\w.-]+/([\w.-]+))")  # where a preset's shapes are from
 NAME = re.compile(r"([\w-][\w.-]*)/([\w-][\w.-]*)")  # of a model on the hub, after its owner's
 TEXT = "-text"  # ends the presets of language models without their towers
@@ -92,10 +95,11 @@ def _says(pattern: str) -> re.Pattern[str]:
 def preset(name: str) -> str:
     """The preset whose shapes a model of this name has, or ''."""
     plain = PurePosixPath(name.strip().rstrip("/").replace("\\", "/")).name.lower()
-    plain = plain.partition(":")[0].removesuffix(".gguf")
+    plain = SPLIT.sub("", plain.partition(":")[0].removesuffix(".gguf"))
     if plain in catalog.model_names():  # a word that tells no shapes apart elsewhere may do so here
         return plain
-    return _known().get(_parts(plain), "")
+    found = _known().get(_parts(plain), "")
+    return found or _known().get(_parts(OWNER.sub("", plain, count=1)), "")
 
 
 def cached(name: str) -> str:

@@ -694,7 +694,7 @@ def _llama(keys: Keys, draft: Draft) -> None:
     elif (kind := keys.one("spec_type")) is not None and str(kind) != "none":
         _drafts(draft, str(kind).removeprefix("draft-"), "", tokens)
     if str(keys.one("fa", "flash_attn")).lower() in ("off", "0", "false"):
-        draft.leave("--flash-attn", "is planned on: without it scores of attention are kept whole")
+        draft.put("serve.attention", "eager", "--flash-attn", "off")
     draft.otherwise("serve.kv_dtype", "fp16", "--cache-type-k")
 
 

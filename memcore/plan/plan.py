@@ -210,10 +210,20 @@ class Plan(Section):
 
     @property
     def named_engine(self) -> str:
-        """The word for what serves, where the plan names it or its weights are that engine's own
-        files; else ''."""
+        """The word for what serves, where the plan names it, its weights are that engine's own
+        files, or nothing else runs on its chip; else ''."""
         word: str = self.serve.engine
-        return stored.WEIGHT_DTYPES[self.weight_dtype].engine if word == engines.AUTO else word
+        if word != engines.AUTO:
+            return word
+        alone = self.serve.runtime == "graphs" and not self.runs(engines.VLLM)
+        return stored.WEIGHT_DTYPES[self.weight_dtype].engine or engines.LLAMA_CPP * alone
+
+    def runs(self, engine: str) -> bool:
+        """Whether an engine runs on this chip; of an unknown one, which is reported on its own."""
+        try:
+            return engines.ENGINES[engine].runs(self.accelerator.vendor)
+        except KeyError:
+            return True
 
     @property
     def engine(self) -> str:
@@ -245,9 +255,22 @@ class Plan(Section):
 
     @property
     def host_layers(self) -> int:
-        """How many layers, the first ones, lie in the host's memory with their cache."""
+        """How many layers, the first ones, lie in the host's memory with their cache. What is on
+        the GPU counts the output among them (llama.cpp's src/llama-model.cpp, i_gpu_start)."""
         asked, layers = self.serve.gpu_layers, self.architecture.layers
-        return layers - min(asked, layers) if asked else 0
+        return layers + 1 - min(asked, layers + 1) if asked and self.uses_cpu else 0
+
+    @property
+    def expert_layers(self) -> int:
+        """How many layers, the first ones, have their experts in the host's memory."""
+        return max(self.host_layers, self.serve.cpu_moe_layers if self.uses_cpu else 0)
+
+    @property
+    def uses_cpu(self) -> bool:
+        """Whether layers or experts lie in a memory of the host's own: one that the GPU shares
+        saves nothing by it."""
+        asked = self.serve.gpu_layers or self.serve.cpu_moe_layers
+        return bool(asked) and not self.accelerator.unified_memory
 
     @property
     def share(self) -> str:

@@ -954,6 +954,14 @@ class Serve(Section):
         key="state",
         when=_of_model(lambda model: model.recurrence),
     )
+    attention: str = choice(
+        serving.SERVE_ATTENTION,
+        serving.FLASH,
+        "Attention of llama.cpp",
+        "What a forward keeps of attention.",
+        key="sattn",
+        when=_llama_cpp,
+    )
     prompt_len: int = number(
         1024,
         "Prompt length",

@@ -125,15 +125,19 @@ def serving_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
         )
         others = to("serve.prefill", "whole", "chunked")
         yield broken("serve.prefill", why, *others, {"cluster.gpus": 2 * ranks})
+    if not plan.runs(plan.engine):
+        why = f"{engines.ENGINES[plan.engine].label} does not run on {plan.accelerator.label}"
+        others = {"serve.engine": engines.LLAMA_CPP}, {"serve.engine": engines.AUTO}
+        yield broken("serve.engine", why, *others)
     other = plan.engine != engines.LLAMA_CPP
     for name in BY_CPU:
         path = f"serve.{name}"
         if getattr(s, name) and other:
             why = "the CPU computes layers or experts in llama.cpp alone"
             yield broken(path, why, {path: 0}, {"serve.engine": engines.LLAMA_CPP})
-        elif getattr(s, name) and ranks > 1:
-            why = f"with the CPU one GPU is planned, not {ranks:,}"
-            yield broken(path, why, {path: 0}, {"serve.tp": 1, "serve.pp": 1})
+        elif getattr(s, name) and plan.serving_tp > 1:
+            why = f"with the CPU layers are shared out, not cut over {plan.serving_tp:,} GPUs"
+            yield broken(path, why, {path: 0}, {"serve.tp": 1})
     if model is not None and (model.recurrence or model.encoder_decoder):
         why = "layers with a state, and encoders, have no prefix cache here"
         yield from only(plan, "serve.prefix_hits", [0.0], why)

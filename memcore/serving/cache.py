@@ -9,6 +9,7 @@ from memcore.plan.plan import Plan
 from memcore.quantity.reading import (
     GIVEN,
     Read,
+    at_least_zero,
     ceil,
     computed,
     floor,
@@ -26,6 +27,7 @@ from memcore.serving.rows import row
 from memcore.serving.server import STAGE_LAYERS, Server, kept_by_window
 from memcore.serving.towers import PAGES_OF_ENCODER, PROFILED
 from memcore.tape.dims import Extent, Extents
+from memcore.units import GiB
 from memcore.words.stored import KV_DTYPES
 
 SERVER = "how a server lays out one GPU: weights, one forward, overhead, and the rest for the cache"
@@ -478,9 +480,42 @@ def reserved_tokens(x: Any) -> Read:
     asked, most = x.plan.serve.max_seq_len, x.server.plan.architecture.max_positions
     limit = x.known("the model's limit", most, "tokens", source=_config(x))
     own = largest(limit, x.serve.sequence_tokens)
+    if x.server.fits_context:
+        own = _fitted(x, own)
     meaning = "For which a sequence has memory from its start."
     other = f"{meaning} serve.max_seq_len sets another limit."
     return x.said(where(asked > 0, asked, own), where(asked > 0, meaning, other))
+
+
+FIT_SOURCE = (
+    "llama.cpp's --fit, on by default: where nobody says a context, it is shortened until 1 GiB of "
+    "each GPU stays free, down to 4,096 tokens, and a multiple of 256 (common/fit.cpp, "
+    "common_params_fit_impl; common/common.h, October 2026)"
+)
+
+
+def _of_context(x: Any, tokens: Read) -> Read:
+    """Bytes that follow a context's length, of all sequences."""
+    found = x.plan.serve.concurrency * _reserved(x, tokens)
+    if not x.server.scores:
+        return found
+    heads = x.known("heads", x.server.plan.architecture.heads, source="config.json")
+    return found + x.width("fp32") * heads * x.serve.batched_tokens * tokens
+
+
+def _fitted(x: Any, most: Read) -> Read:
+    """Tokens of llama.cpp's own context, of `most` at most: as many as memory has room for, by the
+    straight line between what the shortest and the longest take."""
+
+    def known(name: str, value: float, unit: str) -> Read:
+        return x.known(name, value, unit, source=FIT_SOURCE)
+
+    shortest = least(most, largest(known("at least", 4096, "tokens"), x.serve.sequence_tokens))
+    margin, step = known("stays free", GiB, "bytes"), known("a multiple of", 256, "tokens")
+    low, high = (_of_context(x, n) for n in (shortest, most))
+    left = at_least_zero(x.serve.free_bytes - margin - low)
+    more = floor((most - shortest) * left / largest(high - low, 1) / step) * step
+    return least(most, shortest + more)
 
 
 @quantity(
@@ -503,13 +538,17 @@ def sequence_bytes(x: Any) -> Read:
         return x.said(x.serve.blocks_per_sequence * x.serve.block_bytes, meaning)
     if server.reserves:
         meaning = "Reserved for the longest sequence that the server lets in, on each GPU."
-    tokens = x.serve.room_tokens
+    return x.said(_reserved(x, x.serve.room_tokens), meaning)
+
+
+def _reserved(x: Any, tokens: Read) -> Read:
+    """Bytes of a sequence of so many tokens, without pages."""
     found = ceil(_kept(x, tokens))
-    if server.draft:
+    if x.server.draft:
         found = found + tokens * _of_draft(x)
-    if server.caches.recurrent:
+    if x.server.caches.recurrent:
         found = found + x.serve.state_bytes_per_sequence
-    return x.said(found, meaning)
+    return found
 
 
 @quantity(

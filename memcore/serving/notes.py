@@ -8,7 +8,8 @@ from memcore.plan.plan import Plan
 from memcore.report import Serve
 from memcore.serving.cache import room
 from memcore.serving.serve import REMEDY, nothing_fits, of_fewer
-from memcore.serving.server import Server
+from memcore.serving.server import Server, one_forward
+from memcore.serving.weights import on_host
 from memcore.tape.dims import ceil_div
 from memcore.units import bytes_text
 from memcore.words.engines import ENGINES, POOL, sizes_of_sglang
@@ -59,6 +60,10 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
     server = server or Server.of(plan)
     if server.reserves:
         own = "what serve.max_seq_len says" if s.max_seq_len else "the model's own limit"
+        if not s.max_seq_len and server.fits_context and served.reserved_tokens < (
+            model.max_positions
+        ):
+            own = "to which llama.cpp shortens the context by itself (--fit)"
         spare = served.reserved_tokens - server.length
         notes.append(
             f"Serving: a contiguous cache reserves {served.reserved_tokens:,} tokens for each "
@@ -87,21 +92,31 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
     if plan.architecture.recurrence:
         notes.append(_of_states(server, served))
     if s.gpu_layers or s.cpu_moe_layers:
-        there, dram = served.offloaded_bytes, plan.node.dram_bytes
-        said = (
-            f"Serving: {bytes_text(there)} of weights lie in the host's memory, where the CPU "
-            f"reads {bytes_text(int(plan.node.dram_bandwidth))} a second at most (cluster.node: "
-            f"{plan.node.label}); what it computes meanwhile is not counted."
-        )
-        if there > dram:
-            said += f" They do not fit: it has {bytes_text(dram)}."
-        notes.append(said)
+        notes.append(_on_host(server))
     if s.offload_kv != "none":
         notes.append(
             "Serving: two layers' share of the cache stays on the GPU while it is fetched; that is "
             "not counted."
         )
     return notes
+
+
+def _on_host(server: Server) -> str:
+    """What the CPU computes with, and where that lies."""
+    plan = server.plan
+    if not plan.uses_cpu:
+        return (
+            "Serving: the GPU has the host's memory, so that layers and experts on the CPU "
+            "(serve.gpu_layers, serve.cpu_moe_layers) save nothing; they are planned on the GPU."
+        )
+    every = range(server.stack.count)
+    there, dram = on_host(server, one_forward(server), every), plan.node.dram_bytes
+    said = (
+        f"Serving: {bytes_text(there)} of weights lie in the host's memory, where the CPU reads "
+        f"{bytes_text(int(plan.node.dram_bandwidth))} a second at most (cluster.node: "
+        f"{plan.node.label}); what it computes meanwhile is not counted."
+    )
+    return said + f" They do not fit: it has {bytes_text(dram)}." * (there > dram)
 
 
 def _of_states(server: Server, served: Serve) -> str:

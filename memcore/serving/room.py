@@ -22,7 +22,7 @@ from memcore.serving.cache import NO_PAGES, SERVER
 from memcore.serving.server import Server, one_forward
 from memcore.serving.towers import FEATURES_STAY, features, fullest, runs_tower
 from memcore.serving.weights import ROTARY_SOURCE, held_weights, on_host, table_rows, weight_rows
-from memcore.tape.dims import VOCAB, Extents, Shape
+from memcore.tape.dims import HEADS, TP, VOCAB, Extents, Shape
 from memcore.tape.ledger import INFERENCE, Amounts, window
 from memcore.units import GiB, MiB
 from memcore.words import engines
@@ -44,6 +44,12 @@ SCHEDULER = (
     "gives generating ones theirs first (vllm/v1/core/sched/scheduler.py)"
 )
 
+EMBEDS_SOURCE = (
+    "llama.cpp's src/llama-model.cpp of October 2026: dev_input is the CPU, and layers are the last "
+    "n_gpu_layers with the output among them (i_gpu_start)"
+)
+NO_CONTEXT = ("apple", "generic")  # vendors whose drivers keep no context of CUDA's size
+
 SGLANG_LEAVES = (
     "SGLang's mem_fraction_static where it is not given: what forwards, graphs and ranks are taken "
     "to need is left (server_args.py, _handle_gpu_memory_settings)"
@@ -62,12 +68,10 @@ def fixed_rows(x: Any) -> tuple[list[LedgerRow], list[LedgerRow]]:
 
 @computed("serve.host_bytes")
 def host_bytes(x: Any) -> int:
-    """Weights that the CPU computes with in the host's memory."""
-    s = x.server.plan.serve
-    if not (s.gpu_layers or s.cpu_moe_layers):
+    """Weights of this GPU's part of the model that lie in the host's memory."""
+    if not x.server.embeds_on_host and not x.server.plan.uses_cpu:
         return 0
-    amounts = one_forward(x.server)
-    return on_host(x.server, held_weights(x.server, amounts), amounts)
+    return on_host(x.server, one_forward(x.server))
 
 
 @computed("serve.layer_bytes")
@@ -112,10 +116,13 @@ def offloaded_bytes(x: Any) -> Read:
     gib = x.known("GiB", GiB, "bytes", source="the unit")
     moved = floor(x.plan.serve.offload_weights * gib)
     if n := x.server.numbers.serve.host_bytes:
-        said = "layers and experts that the CPU computes"
-        moved = moved + x.known(said, n, "bytes", source="serve.gpu_layers, serve.cpu_moe_layers")
-        meaning = "The CPU computes with them there (serve.gpu_layers, serve.cpu_moe_layers)."
-        return x.said(least(moved, x.serve.weights_bytes), meaning)
+        said = "the embedding, and layers and experts that the CPU computes"
+        moved = moved + x.known(said, n, "bytes", source=EMBEDS_SOURCE)
+        meaning = (
+            "llama.cpp has the embedding there, and the CPU computes with what serve.gpu_layers and "
+            "serve.cpu_moe_layers leave there."
+        )
+        return x.said(least(moved, x.serve.weights_bytes), meaning, [EMBEDS_SOURCE])
     return least(moved, x.serve.weights_bytes)
 
 
@@ -192,7 +199,13 @@ def batched_tokens(x: Any) -> Read:
     "assumed",
 )
 def activation_bytes(x: Any) -> Read:
-    """In a layer or at the logits, which exist in fp32 while the next tokens are chosen."""
+    """In a layer or at the logits, which exist in fp32 while the next tokens are chosen; and scores
+    of attention where they are kept."""
+    found = _forward_bytes(x)
+    return found + x.serve.score_bytes if x.server.scores else found
+
+
+def _forward_bytes(x: Any) -> Read:
     if x.server.manager.pages:
         copies = x.constant(constants.SAMPLER_LOGITS)
     else:
@@ -208,6 +221,22 @@ def activation_bytes(x: Any) -> Read:
 
 
 @quantity(
+    "serve.score_bytes",
+    "Scores of attention",
+    "bytes",
+    "In fp32, of all heads: each token of a forward with the longest sequence.",
+    ["llama.cpp without flash attention keeps KQ of a whole ubatch (src/llama-graph.cpp, "
+     "build_attn_mha); 2,664 MiB of compute buffer were logged with 2,560 MiB of them (its issue "
+     "12369)"],
+)  # fmt: skip
+def score_bytes(x: Any) -> Read:
+    if not x.server.scores:
+        return x.said(0, "Flash attention keeps none.", [SERVER])
+    heads = x.shape((HEADS / TP,), one_forward(x.server))
+    return x.width("fp32") * heads * x.serve.batched_tokens * x.serve.room_tokens
+
+
+@quantity(
     "serve.overhead_bytes", "Overhead", "bytes",
     "The middles of intervals that no shape determines.",
 )  # fmt: skip
@@ -217,8 +246,11 @@ def overhead_bytes(x: Any) -> Read:
     if x.server.manager.pages:
         found = [constants.NON_TORCH if ranks == 1 else constants.NON_TORCH_GROUP]
     else:
-        found = [constants.CUDA_CONTEXT] + [constants.NCCL_BUFFERS] * (ranks > 1)
+        has_context = x.server.plan.accelerator.vendor not in NO_CONTEXT
+        found = [constants.CUDA_CONTEXT] * has_context + [constants.NCCL_BUFFERS] * (ranks > 1)
     found += [constants.OS_SHARE] * x.server.plan.accelerator.shared_with_os
+    if not found:
+        return x.said(0, "The chip has no CUDA, and nothing else is counted.", [SERVER])
     return floor(total(x.constant(c) for c in found))
 
 
@@ -308,14 +340,23 @@ def kv_budget_bytes(x: Any) -> Read:
     return x.said(where(left >= 0, room, none), "In the host's memory, of each GPU.", ())
 
 
-def _left(x: Any) -> Read:
-    """Bytes of the budget that all but the cache leaves, below 0 where it does not fit."""
+@quantity(
+    "serve.free_bytes", "Left for caches and scores", "bytes",
+    "Of the budget; below 0 where the rest does not fit.", [SERVER],
+)  # fmt: skip
+def free_bytes(x: Any) -> Read:
+    """Bytes of the budget that all but the cache, and scores as long as it, leaves."""
     left = x.serve.budget_bytes - x.serve.weights_bytes - x.serve.table_bytes
     if x.server.plan.share != engines.POOL:
-        left = left - x.serve.activation_bytes - x.serve.overhead_bytes
+        left = left - _forward_bytes(x) - x.serve.overhead_bytes
     away = _away(x)
     left = where(away, left + x.serve.offloaded_bytes, left)
     return floor(left * x.serve.memory_share) if x.server.plan.share == engines.LEFT else left
+
+
+def _left(x: Any) -> Read:
+    """Bytes that are left for the cache, below 0 where the rest does not fit."""
+    return x.serve.free_bytes - x.serve.score_bytes if x.server.scores else x.serve.free_bytes
 
 
 @quantity("serve.blocks", "Blocks", "", "Pages of the whole cache.")

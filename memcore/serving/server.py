@@ -56,7 +56,8 @@ from memcore.tape.ledger import Amounts
 from memcore.tape.structure import IDLE
 from memcore.tape.tape import Tape
 from memcore.timing.roofline import Execution, executions
-from memcore.words.engines import ENGINES, Engine
+from memcore.words import serving
+from memcore.words.engines import ENGINES, LLAMA_CPP, Engine
 from memcore.words.serving import EAGLE, KV_CACHES, MULTI_TOKEN, NO_DRAFT, RUNTIMES, CacheManager
 from memcore.words.stored import KV_DTYPES, WeightDtype, bits
 
@@ -159,7 +160,7 @@ class Server:
         kinds, stack = layers_of(model)
         blocks = build(structure_of(model, dtype=compute, served=True), kinds)
         layers = tuple(zip(blocks.layers, stack.counts, strict=True))
-        per_stage = -(-model.layers // plan.serving_pp)
+        per_stage = _stage_layers(plan, model)
         timed = build(structure_of(model, kernels=fused, dtype=compute, served=True), kinds)
         draft = cls.of(_drafting(plan)) if plan.drafts else None
         bits = _read_bits(model, plan.weights, blocks, stack)
@@ -209,6 +210,33 @@ class Server:
     def reserves(self) -> bool:
         """Whether memory for keys and values is held for tokens that may never come."""
         return self.manager.reserves and bool(self.caches.attends)
+
+    @property
+    def embeds_on_host(self) -> bool:
+        """Whether the embedding lies in the host's memory: llama.cpp looks it up there. Where it is
+        the head too, the GPU has a copy."""
+        own = self.plan.engine == LLAMA_CPP and bool(self.plan.named_engine)
+        return own and not self.plan.accelerator.unified_memory
+
+    @property
+    def stages(self) -> list[range]:
+        """The layers of each pipeline stage; of one stage all, those on the host with them."""
+        plan, layers = self.plan, self.stack.count
+        if plan.serving_pp == 1:
+            return [range(layers)]
+        first, each = plan.host_layers, self.stage_layers
+        return [range(i, min(i + each, layers)) for i in range(first, layers, each)]
+
+    @property
+    def fits_context(self) -> bool:
+        """Whether the engine shortens a context that nobody says to what memory has room for."""
+        return self.reserves and self.plan.engine == LLAMA_CPP and bool(self.plan.named_engine)
+
+    @property
+    def scores(self) -> bool:
+        """Whether a forward keeps attention's scores with the whole context."""
+        eager = self.plan.serve.attention == serving.EAGER
+        return eager and self.plan.engine == LLAMA_CPP and bool(self.caches.attends)
 
     @property
     def cache(self) -> Shape:
@@ -532,14 +560,21 @@ def _scans(e: Execution) -> bool:
     return Part.SCAN in e.work.parts
 
 
+def _stage_layers(plan: Plan, model: Model) -> int:
+    """Layers of a pipeline stage at most: llama.cpp shares out those on GPUs with the output as one
+    of them (src/llama-model.cpp, get_layer_buft_list)."""
+    if plan.serving_pp == 1:
+        return int(model.layers)
+    shared = model.layers - plan.host_layers + (plan.engine == LLAMA_CPP)
+    return -(-shared // plan.serving_pp)
+
+
 def _cached(plan: Plan, model: Model, per_stage: int) -> tuple[Caching, Caching]:
     """Of all layers, and of those of one GPU: layers on the host keep their cache there."""
     every, caches = _caching(model.kinds, model.layers, per_stage)
     if plan.host_layers:
-        kinds = model.kinds[plan.host_layers :]
-        caches = _caching(kinds, model.layers - plan.host_layers, per_stage)[1]
-        if not kinds:
-            caches = Caching(model.layers - plan.host_layers, 0, 0)
+        kinds, on_gpus = model.kinds[plan.host_layers :], model.layers - plan.host_layers
+        caches = _caching(kinds, on_gpus, min(per_stage, on_gpus))[1]
     return every, caches
 
 

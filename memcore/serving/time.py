@@ -484,7 +484,7 @@ def by_cpu(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
     """What a forward takes longer since some layers, or the experts of some, are in the host's
     memory: the CPU reads them there, and of many tokens the GPU does over PCIe (OFFLOADED)."""
     plan = server.plan
-    if not (plan.serve.gpu_layers or plan.serve.cpu_moe_layers):
+    if not plan.uses_cpu:
         return []
     of_layers, of_experts = _host_shares(server)
     read = on_gpu = 0.0
@@ -493,7 +493,7 @@ def by_cpu(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
         if p.kind == LAYERS and p.execution and _reads_experts(p.execution):
             share = of_experts
         elif p.kind == HEAD:
-            share = 1.0 if plan.serve.gpu_layers else 0.0
+            share = 0.0
         read += share * (p.time.hbm_bytes if p.kind in (*OF_CACHE, SCAN) else p.weights)
         on_gpu += share * p.time.seconds
     few, more = tokens < OFFLOADED_FROM, of_cpu(plan, tokens, read, on_gpu)
@@ -511,8 +511,7 @@ def _host_shares(server: Server) -> tuple[float, float]:
         if any(len(p.shape) == 3 and p.shape[0] is EXPERTS
                for p in server.layers[stack.kind(i)][0].parameters)
     ]  # fmt: skip
-    last = max(first, plan.serve.cpu_moe_layers)
-    there = sum(1 for i in with_experts if i < last)
+    there = sum(1 for i in with_experts if i < plan.expert_layers)
     return first / plan.architecture.layers, there / len(with_experts) if with_experts else 0.0
 
 

@@ -54,12 +54,16 @@ ABSORBED_SOURCE = (
 
 
 def outer(server: Server, amounts: Amounts) -> list[Storage]:
-    """Weights besides the layers', on the GPU that has more of them."""
+    """Weights besides the layers', on the GPU that has more of them; under llama.cpp, which leaves
+    the embedding to the host, on the GPU whose layers weigh most with them."""
     first, last = list(server.embed.parameters), list(server.head.parameters)
     if server.plan.serving_pp == 1:
         return first + last
     tied = server.plan.architecture.traits.tied_embeddings
-    ends = {"first": first, "last": last + (first[:1] if tied else [])}
+    at_end = last + (first[:1] if tied else [])
+    if server.embeds_on_host:
+        return at_end if _fullest(server, amounts)[-1] == server.stack.count - 1 else []
+    ends = {"first": first, "last": at_end}
     return max(ends.values(), key=lambda ps: sum(amounts.elements(p.shape) for p in ps))
 
 
@@ -101,19 +105,30 @@ def weight_rows(
     return rows
 
 
-def on_host(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> int:
-    """Bytes of layers, of experts and of what is around the layers that the CPU computes with."""
+def on_host(server: Server, amounts: Amounts, layers: Sequence[int] | None = None) -> int:
+    """Bytes that lie in the host's memory: of the embedding where it is there, and of layers and
+    experts that the CPU computes, of the fullest GPU's part of the model or of these layers."""
     plan, found = server.plan, 0.0
-    if plan.serve.gpu_layers:
-        found += sum(amounts.elements(p.shape) * bits(k) / 8 * n for p, k, n in held[0])
-    first, experts_of = plan.host_layers, max(plan.host_layers, plan.serve.cpu_moe_layers)
-    for (tape, _), layers in zip(server.layers, _heaviest(server, amounts), strict=True):
-        for p in tape.parameters:
-            there = experts_of if len(p.shape) == 3 and p.shape[0] is EXPERTS else first
-            kinds = _types(server, amounts, p, [i for i in layers if i < there])
-            each = amounts.elements(shared_out(server, p.shape)) / 8
+    tied = plan.architecture.traits.tied_embeddings
+    alone = plan.serving_pp == 1 or layers is not None
+    if server.embeds_on_host and alone and not tied:
+        for p in server.embed.parameters:
+            each = amounts.elements(p.shape) / 8
+            kinds = _types(server, amounts, p, (0,))
             found += sum(each * bits(kind) * n for kind, n in kinds.items())
+    of_part = _fullest(server, amounts) if layers is None else layers
+    for kind, (tape, _) in enumerate(server.layers):
+        there = [i for i in of_part if server.stack.kind(i) == kind]
+        for p in tape.parameters:
+            first = plan.expert_layers if _of_experts(p) else plan.host_layers
+            types = _types(server, amounts, p, [i for i in there if i < first])
+            each = amounts.elements(shared_out(server, p.shape)) / 8
+            found += sum(each * bits(of) * n for of, n in types.items())
     return int(found)
+
+
+def _of_experts(p: Storage) -> bool:
+    return len(p.shape) == 3 and p.shape[0] is EXPERTS
 
 
 def shared_out(server: Server, shape: Shape) -> Shape:
@@ -144,15 +159,42 @@ def _types(server: Server, amounts: Amounts, p: Storage, layers: Sequence[int]) 
 
 def _heaviest(server: Server, amounts: Amounts) -> list[list[int]]:
     """The layers of each kind on the pipeline stage whose layers weigh most."""
-    weights = [sum(amounts.elements(p.shape) for p in tape.parameters) for tape, _ in server.layers]
-    return _stage_of(tuple(weights), server.stack, server.stage_layers)
+    best, kinds = _fullest(server, amounts), range(len(server.layers))
+    return [[i for i in best if server.stack.kind(i) == kind] for kind in kinds]
+
+
+def _fullest(server: Server, amounts: Amounts) -> range:
+    """The layers of the pipeline stage that has most on its GPU."""
+    whole, without = (
+        tuple(
+            sum(int(amounts.elements(p.shape)) for p in tape.parameters if counts(p))
+            for tape, _ in server.layers
+        )
+        for counts in (lambda p: True, lambda p: not _of_experts(p))
+    )
+    head = 0
+    if server.embeds_on_host:
+        head = max((int(amounts.elements(p.shape)) for p in _ends(server)), default=0)
+    away = server.plan.expert_layers
+    return _stage_of(whole, without, away, head, server.stack, tuple(server.stages))
+
+
+def _ends(server: Server) -> Sequence[Storage]:
+    """What makes logits: the head, or the embedding in its place."""
+    tied = server.plan.architecture.traits.tied_embeddings
+    return server.embed.parameters if tied else server.head.parameters
 
 
 @kept
-def _stage_of(weights: tuple[int, ...], stack: Layers, per_stage: int) -> list[list[int]]:
-    stages = [range(i, min(i + per_stage, stack.count)) for i in range(0, stack.count, per_stage)]
-    best = max(stages, key=lambda stage: sum(weights[stack.kind(i)] for i in stage))
-    return [[i for i in best if stack.kind(i) == k] for k in range(len(weights))]
+def _stage_of(
+    whole: tuple[int, ...], without: tuple[int, ...], away: int, head: int, stack: Layers,
+    stages: tuple[range, ...],
+) -> range:  # fmt: skip
+    def weight(stage: range) -> int:
+        layers = sum((without if i < away else whole)[stack.kind(i)] for i in stage)
+        return layers + head * (stage[-1] == stack.count - 1)
+
+    return max(stages, key=weight)
 
 
 def table_rows(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> list[LedgerRow]:

@@ -104,8 +104,9 @@ class Engine(Word):
               {}: not known; sequence: more for each
     first     before a request's first token, in the same way: HTTP, the scheduler
     off       how far its times are off
-    vendors   whose chips a search tries it on for many users, of those that its documentation
-              lists: llama.cpp and MLX where nothing else runs; (): nowhere
+    runs_on   whose chips it runs on, by its documentation; (): on all
+    vendors   whose chips a search tries it on for many users, of those: llama.cpp where nothing
+              else runs; (): nowhere
     narrower  dtypes of fewer bits in which models are published for it; caches: of its cache
     """
 
@@ -124,9 +125,14 @@ class Engine(Word):
     sequence: Constant = NOTHING
     first: Mapping[str, Constant] = field(default_factory=dict)
     off: Off = OFF_BEFORE
+    runs_on: tuple[str, ...] = ()
     vendors: tuple[str, ...] = ()
     narrower: tuple[str, ...] = ("fp8", "int4", "nvfp4")
     caches: tuple[str, ...] = ("fp8",)
+
+    def runs(self, vendor: str) -> bool:
+        """Whether it runs on a vendor's chips."""
+        return not self.runs_on or vendor in self.runs_on
 
     def on(self, gpu: Accelerator) -> Kernels:
         """What its kernels reach on a GPU."""
@@ -142,6 +148,9 @@ class Engine(Word):
 
 
 AUTO = "auto"
+# vLLM's platforms and plugins (docs/getting_started/installation) and SGLang's (docs/platforms).
+OF_VLLM = ("nvidia", "amd", "intel", "google", "aws", "huawei")
+OF_SGLANG_CHIPS = ("nvidia", "amd", "intel", "google", "huawei")
 _SEQUENCE = _fitted("engines, a sequence of a step", 9.278e-6, "seconds")
 
 _LLAMA_CPP = Engine(
@@ -153,7 +162,7 @@ _LLAMA_CPP = Engine(
     tokens=(512, 512),
     kernels=kernels.NATIVE,
     off=kernels.OFF_NATIVE,
-    vendors=("apple",),
+    vendors=("apple", "generic"),
     narrower=("q8_0", "q4_k_m"),
     caches=("q8_0",),
 )
@@ -172,13 +181,15 @@ ENGINES = {
         sequence=_SEQUENCE,
         step={"": _fitted("a step, vLLM", 0.5632e-3, "seconds")},
         first={"": _fitted("before the first token, vLLM", 11.48e-3, "seconds")},
-        vendors=("nvidia", "amd", "intel", "google", "aws", "huawei"),
+        runs_on=OF_VLLM,
+        vendors=OF_VLLM,
     ),
     VLLM_V0: Engine(
         "vLLM V0",
         "vLLM of 2023 and 2024, before its V1 engine.",
         limit=256,
         kernels={"": kernels.V0},
+        runs_on=("nvidia", "amd"),
     ),
     SGLANG: Engine(
         "SGLang",
@@ -192,7 +203,8 @@ ENGINES = {
         step={"": _fitted("a step, SGLang", 0.7013e-3, "seconds")},
         sequence=_SEQUENCE,
         first={"": _fitted("before the first token, SGLang", 0.2471, "seconds")},
-        vendors=("nvidia", "amd", "intel", "google", "huawei"),
+        runs_on=OF_SGLANG_CHIPS,
+        vendors=OF_SGLANG_CHIPS,
     ),
     TENSORRT_LLM: Engine(
         "TensorRT-LLM",
@@ -214,6 +226,7 @@ ENGINES = {
             ),
             "": _fitted("before the first token, TensorRT-LLM", 0.08072, "seconds"),
         },
+        runs_on=("nvidia",),
         vendors=("nvidia",),
     ),
     LLAMA_CPP: _LLAMA_CPP,
@@ -222,6 +235,8 @@ ENGINES = {
         label="MLX",
         help="mlx-lm, on Apple's GPUs: taken to be as quick as llama.cpp there.",
         tokens=(2048, 2048),
+        runs_on=("apple", "nvidia"),
+        vendors=("apple",),
         narrower=("int8", "int4-g64"),
         caches=(),
     ),

@@ -58,6 +58,16 @@ STATE_DTYPES = {  # of a recurrence, as vLLM's --mamba-ssm-cache-dtype chooses i
     "fp16": Word("fp16", "2 bytes per value."),
 }
 
+FLASH, EAGER = "flash", "eager"
+SERVE_ATTENTION = {
+    FLASH: Word("Flash", "Scores stay on the chip."),
+    EAGER: Word(
+        "Eager",
+        "Scores of each forward's tokens with the whole context lie in memory, in fp32, as with "
+        "llama.cpp's --flash-attn off.",
+    ),
+}
+
 CLOSED = "closed"
 ARRIVALS = {
     "poisson": Word("Poisson", "Each by itself, at the rate on average."),

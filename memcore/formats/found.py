@@ -237,6 +237,7 @@ class Draft:
     defaults  by field what a program does where no file says it, and the key that would
     later     what a program decides by itself once it knows what is around it
     failures  what programs said when memory ran out
+    places    what moves layers to the CPU where they do not fit, of formats/placement.py
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
@@ -258,6 +259,12 @@ class Draft:
     defaults: dict[str, tuple[Any, str]] = field(default_factory=dict)
     later: list[Callable[[Draft, Around], None]] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    places: str = ""
+
+    def tell(self, path: str, key: str, text: str) -> None:
+        """What a program does by itself to a field, once it knows what is around it."""
+        self.said = [said for said in self.said if said.field != path]
+        self.said.append(Said(key, text, path))
 
     def put(self, path: str, value: Any, key: str, given: Any = None) -> None:
         """What a key says of a field; the first file that says it counts."""

@@ -16,7 +16,9 @@ PROCESSES = {
 }
 
 
-STARTS = ("deepspeed", "accelerate", "llamafactory-cli")  # which take every GPU that they see
+STARTS = (  # which take every GPU that they see
+    *("deepspeed", "accelerate", "llamafactory-cli", "llama-server", "llama-cli", "llama-bench"),
+)
 
 
 def nodes(command: Sequence[str]) -> int:

@@ -1,13 +1,14 @@
 """Ollama: its Modelfile, which says what llama.cpp is given.
 
-Source: docs/modelfile.md and envconfig/config.go of ollama 0.12 (2026).
+Source: docs/modelfile.md, envconfig/config.go and server/routes.go of ollama, August 2026. What it
+does by itself is in placement.py.
 """
 
 from __future__ import annotations
 
 import re
 
-from memcore.formats import hub
+from memcore.formats import hub, placement
 from memcore.formats.found import Draft, Keys, positive
 
 FROM = re.compile(r"^FROM[ \t]+(\S+)", re.MULTILINE)
@@ -32,16 +33,20 @@ def read(content: str, draft: Draft) -> None:
     for path, name in (
         ("serve.max_seq_len", "num_ctx"),
         ("serve.max_batched_tokens", "num_batch"),
-        ("serve.gpu_layers", "num_gpu"),
     ):
         draft.read(keys, path, positive, name)
+    if layers := draft.count(keys, "num_gpu"):
+        draft.later.append(placement.layers_on_gpu(layers, "PARAMETER num_gpu"))
+    else:
+        draft.places = placement.OLLAMA
+    draft.later.append(placement.share_out(placement.LAYER, 0))
+    draft.later.append(placement.own_context)
     said = hub.stored(f"-{named.rpartition('/')[2]}")
     draft.put(
         "serve.weight_dtype", said or STORED, "FROM", named if said else f"not said: {STORED}"
     )
     if other := hub.unplanned(f"-{named.rpartition('/')[2]}"):
         draft.leave(other, f"a type of llama.cpp's that is not planned: {said} is the nearest")
-    draft.otherwise("serve.max_seq_len", 4096, "PARAMETER num_ctx")
     draft.otherwise("serve.kv_dtype", "fp16", "OLLAMA_KV_CACHE_TYPE")
     if ADAPTER.search(content):
         draft.leave("ADAPTER", "adapters of a server are not planned")

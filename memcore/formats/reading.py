@@ -26,6 +26,7 @@ from memcore.formats import (
     neox,
     ollama,
     openrlhf,
+    placement,
     recipes,
     registry,
     scripts,
@@ -238,6 +239,7 @@ def read_files(
         if other.train.adapter == LORA:
             instead = f"{value_text(ADAPTER, LORA)} is used in place of {was}"
             plan, mended = other, [Issue(ADAPTER, instead), *changes]
+    plan = placement.fitted(plan, draft)
     alone = next(iter(why.items())) if len(why) == 1 else None  # why all of it was changed
     changed = []
     for i in mended:
@@ -466,6 +468,7 @@ def _serves(
 ) -> None:
     """A command that starts a server; others are told."""
     servers.read(server, command, draft, servers.settings(commands))
+    draft.ranks = max(draft.ranks, launchers.seen(commands))
     if others := servers.others(commands, command, draft):
         named = ", ".join(shown(each)[1:-1] for each in dict.fromkeys(others))
         draft.leave("the command", f"is one of {len(others) + 1} that serve; not read is {named}")

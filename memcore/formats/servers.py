@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from memcore.errors import shown
-from memcore.formats import hub, python
+from memcore.formats import hub, placement, python
 from memcore.formats.found import (
     Around,
     Draft,
@@ -669,15 +669,36 @@ def _llama(keys: Keys, draft: Draft) -> None:
     whole_context = draft.count(keys, "c", "ctx_size")
     if whole_context:
         draft.put("serve.max_seq_len", whole_context // slots, "--ctx-size", whole_context)
+    elif (context := keys.one("c", "ctx_size")) is not None and str(context) != "0":
+        draft.leave("--ctx-size", f"{shown(context)} is not set: the context is llama.cpp's own")
+    if re.search(r"[-_]1M(?=[-_.:]|$)", draft.model) and not whole_context:
+        draft.leave("-1M", "its longer context is planned where --ctx-size says it")
     placed = ("ngl", "gpu_layers", "n_gpu_layers")
-    gpu_layers = draft.count(keys, *placed)
-    if 0 < gpu_layers < ALL_LAYERS:
-        draft.put("serve.gpu_layers", gpu_layers, "--gpu-layers", gpu_layers)
-    elif keys.one(*placed) is None:
-        draft.leave(
-            "--gpu-layers", "not said: all are on the GPU; it puts fewer where they do not fit"
-        )
-    elif str(keys.one(*placed)) == "0":
+    gpu_layers, layers = draft.count(keys, *placed), keys.one(*placed)
+    devices = [d for d in str(keys.one("dev", "device") or "").split(",") if d and d != "none"]
+    parts = [p for p in re.split(r"[,/]", str(keys.one("ts", "tensor_split") or "")) if p]
+    if len({*parts} - {"0"}) > 1:
+        draft.leave("--tensor-split", f"{','.join(parts)}: equal parts of it are planned")
+    parts = [p for p in parts if p != "0"]
+    keys.one("sm", "split_mode")  # whose 'none' is a word of its own
+    said_mode = keys.values.get("sm") or keys.values.get("split_mode")
+    mode = str(said_mode or placement.LAYER).lower()
+    draft.ranks = max(draft.ranks, 1 if mode == placement.NONE else len(devices or parts))
+    draft.later.append(placement.share_out(mode, len(devices or parts)))
+    if said := keys.one("ot", "override_tensor"):
+        draft.later.append(placement.overridden(str(said)))
+    if gpu_layers:
+        draft.later.append(placement.layers_on_gpu(gpu_layers, "--gpu-layers"))
+    moved = ("ot", "override_tensor", "ncmoe", "n_cpu_moe", "cmoe", "cpu_moe", "ts", "tensor_split")
+    off = str(keys.one("fit")).lower() in ("off", "0", "false") or layers not in (
+        None,
+        "auto",
+        -1,
+        "-1",
+    )
+    if not off and mode == placement.LAYER and all(keys.values.get(name) is None for name in moved):
+        draft.places = placement.LLAMA
+    if str(layers) == "0":
         draft.leave(
             "--gpu-layers", "0: a model on the CPU alone is not planned; all are on the GPU"
         )
@@ -970,13 +991,13 @@ SERVERS: tuple[Server, ...] = (
             "an image encoder beside the model is not planned": (
                 "mmproj mm mmproj_url mmu no_mmproj_offload image_max_tokens mtmd_batch_max_tokens"
             ),
-            "tensors placed by a pattern are not planned": "ot override_tensor ncffn n_cpu_ffn",
-            "GPUs of different sizes are not planned": "ts tensor_split",
+            "dense layers in part on the CPU are not planned": "ncffn n_cpu_ffn",
             "windows keep only what they see here": "swa_full",
             "prompts kept in host memory are not planned": "cram cache_ram",
             "adapters of a server are not planned": "lora*",
-            "layers are shared out whole here: set serve.tp for rows": "sm split_mode",
-            "what it moves to the host by itself is not planned: set serve.gpu_layers": "fit*",
+            "it leaves 1 GiB of each GPU free here, and a context of 4,096 tokens": (
+                "fitt fit_target fitc fit_ctx"
+            ),
             "each slot has its own part of the context here": "kvu kv_unified kv_unified_per_slot",
             "GPUs of other machines are not planned": "rpc",
             "states kept in host memory are not planned": (

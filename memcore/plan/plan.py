@@ -267,10 +267,8 @@ class Plan(Section):
 
     @property
     def uses_cpu(self) -> bool:
-        """Whether layers or experts lie in a memory of the host's own: one that the GPU shares
-        saves nothing by it."""
-        asked = self.serve.gpu_layers or self.serve.cpu_moe_layers
-        return bool(asked) and not self.accelerator.unified_memory
+        """Whether layers or experts are the CPU's."""
+        return bool(self.serve.gpu_layers or self.serve.cpu_moe_layers)
 
     @property
     def share(self) -> str:

@@ -60,8 +60,10 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
     server = server or Server.of(plan)
     if server.reserves:
         own = "what serve.max_seq_len says" if s.max_seq_len else "the model's own limit"
-        if not s.max_seq_len and server.fits_context and served.reserved_tokens < (
-            model.max_positions
+        if (
+            not s.max_seq_len
+            and server.fits_context
+            and served.reserved_tokens < (model.max_positions)
         ):
             own = "to which llama.cpp shortens the context by itself (--fit)"
         spare = served.reserved_tokens - server.length
@@ -104,10 +106,11 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
 def _on_host(server: Server) -> str:
     """What the CPU computes with, and where that lies."""
     plan = server.plan
-    if not plan.uses_cpu:
+    if plan.accelerator.unified_memory:
         return (
-            "Serving: the GPU has the host's memory, so that layers and experts on the CPU "
-            "(serve.gpu_layers, serve.cpu_moe_layers) save nothing; they are planned on the GPU."
+            "Serving: CPU and GPU have one memory, so that layers and experts on the CPU "
+            "(serve.gpu_layers, serve.cpu_moe_layers) save no byte of it, only of the GPU's share; "
+            "they are timed as on the GPU."
         )
     every = range(server.stack.count)
     there, dram = on_host(server, one_forward(server), every), plan.node.dram_bytes

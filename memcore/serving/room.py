@@ -45,8 +45,12 @@ SCHEDULER = (
 )
 
 EMBEDS_SOURCE = (
-    "llama.cpp's src/llama-model.cpp of October 2026: dev_input is the CPU, and layers are the last "
+    "llama.cpp of October 2026, src/llama-model.cpp: dev_input is the CPU; layers are the last "
     "n_gpu_layers with the output among them (i_gpu_start)"
+)
+SCORES_SOURCE = (
+    "llama.cpp keeps KQ of a whole ubatch without flash attention (src/llama-graph.cpp, "
+    "build_attn_mha); of 2,664 MiB of compute buffer in its issue 12369 they are 2,560"
 )
 NO_CONTEXT = ("apple", "generic")  # vendors whose drivers keep no context of CUDA's size
 
@@ -71,7 +75,11 @@ def host_bytes(x: Any) -> int:
     """Weights of this GPU's part of the model that lie in the host's memory."""
     if not x.server.embeds_on_host and not x.server.plan.uses_cpu:
         return 0
-    return on_host(x.server, one_forward(x.server))
+    found, gpu = on_host(x.server, one_forward(x.server)), x.server.plan.accelerator
+    if gpu.unified_memory:  # the CPU's part lies in what the GPU may not take of the one memory
+        others = constants.OS_SHARE.middle
+        found = min(found, max(0, int(gpu.memory_bytes - gpu.usable_bytes - others)))
+    return found
 
 
 @computed("serve.layer_bytes")
@@ -119,7 +127,7 @@ def offloaded_bytes(x: Any) -> Read:
         said = "the embedding, and layers and experts that the CPU computes"
         moved = moved + x.known(said, n, "bytes", source=EMBEDS_SOURCE)
         meaning = (
-            "llama.cpp has the embedding there, and the CPU computes with what serve.gpu_layers and "
+            "llama.cpp has the embedding there; the CPU computes with what serve.gpu_layers and "
             "serve.cpu_moe_layers leave there."
         )
         return x.said(least(moved, x.serve.weights_bytes), meaning, [EMBEDS_SOURCE])
@@ -225,10 +233,8 @@ def _forward_bytes(x: Any) -> Read:
     "Scores of attention",
     "bytes",
     "In fp32, of all heads: each token of a forward with the longest sequence.",
-    ["llama.cpp without flash attention keeps KQ of a whole ubatch (src/llama-graph.cpp, "
-     "build_attn_mha); 2,664 MiB of compute buffer were logged with 2,560 MiB of them (its issue "
-     "12369)"],
-)  # fmt: skip
+    [SCORES_SOURCE],
+)
 def score_bytes(x: Any) -> Read:
     if not x.server.scores:
         return x.said(0, "Flash attention keeps none.", [SERVER])

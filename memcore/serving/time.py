@@ -484,7 +484,7 @@ def by_cpu(server: Server, found: Sequence[Part], tokens: int) -> list[Part]:
     """What a forward takes longer since some layers, or the experts of some, are in the host's
     memory: the CPU reads them there, and of many tokens the GPU does over PCIe (OFFLOADED)."""
     plan = server.plan
-    if not plan.uses_cpu:
+    if not plan.uses_cpu or plan.accelerator.unified_memory:
         return []
     of_layers, of_experts = _host_shares(server)
     read = on_gpu = 0.0

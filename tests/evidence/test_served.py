@@ -506,8 +506,15 @@ def test_what_a_practitioner_knows_of_small_machines():
 
 
 def test_the_operating_system_has_its_share_of_one_memory():
-    with_os, without = (on(gpu).overhead_bytes for gpu in ("jetson-thor-128gb", "m4-16gb"))
+    engine = {"engine": "llama.cpp"}
+    with_os, without = (
+        on(gpu, **engine).overhead_bytes for gpu in ("jetson-thor-128gb", "rtx-4060-laptop-8gb")
+    )
     assert with_os - without == pytest.approx(1.6 * GiB, abs=2)
+
+
+def test_a_chip_without_cuda_has_no_context_of_it():
+    assert on("m4-16gb").overhead_bytes == on("phone-8gb").overhead_bytes == 0
 
 
 @pytest.mark.parametrize("gpu", ["m4-16gb", "jetson-orin-nano-8gb", "phone-12gb"])

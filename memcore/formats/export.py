@@ -25,6 +25,7 @@ from memcore.plan.field import describes
 from memcore.plan.plan import Plan, facts, field_paths, get, value_text
 from memcore.words.engines import DEVICE, ENGINES, OWN_SHARE
 from memcore.words.optimizers import AWARE
+from memcore.words.serving import EAGER
 from memcore.words.training import ALL_LINEAR, FRAMEWORKS, FULL_ITERATION, listed
 
 
@@ -401,6 +402,8 @@ def _slots(plan: Plan) -> list[Any]:
     words += ["--gpu-layers", s.gpu_layers or servers.ALL_LAYERS]
     if s.offload_kv == "cpu":
         words += ["--no-kv-offload"]
+    if s.attention == EAGER:
+        words += ["--flash-attn", "off"]
     if s.draft_tokens:
         words += ["--model-draft", _draft(plan), "--draft-max", s.draft_tokens]
     return words

@@ -51,7 +51,7 @@ TUNED = frozenset(
         *("quantized", "smoothquant", "mlx", "dwq", "sym", "asym", "mixed", "static"),
         *("inc", "calib", "preview"),
         *("dynamic", "ud", "gguf", "bnb", "deduped", "turbo", "thinking", "think"),
-        *("qat", "1m"),
+        "qat",
         *("2407", "2409", "2410", "2411", "2412", "2501", "2503", "2506", "2507", "2508", "2509"),
         *("0711", "0905"),
     )

@@ -75,7 +75,7 @@ def overridden(said: str) -> Callable[[Draft, Around], None]:
 
     def decide(draft: Draft, around: Around) -> None:
         if bad or not rules:
-            draft.leave("--override-tensor", f"{said[:80]}: no pattern that is read")
+            draft.leave("-ot, --override-tensor", f"{said[:80]}: no pattern that is read")
             return
         patterns = [(re.compile(pattern), place.strip().upper()) for pattern, place in rules]
 
@@ -91,7 +91,7 @@ def overridden(said: str) -> Callable[[Draft, Around], None]:
             draft.put("serve.cpu_moe_layers", n, "--override-tensor", f"experts of {n} layers")
         if others or not around.model.experts:
             why = "tensors on the CPU that are no experts are not planned: they stay on the GPU"
-            draft.leave("--override-tensor", why)
+            draft.leave("-ot, --override-tensor", why)
 
     return decide
 

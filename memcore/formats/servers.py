@@ -671,14 +671,14 @@ def _llama(keys: Keys, draft: Draft) -> None:
         draft.put("serve.max_seq_len", whole_context // slots, "--ctx-size", whole_context)
     elif (context := keys.one("c", "ctx_size")) is not None and str(context) != "0":
         draft.leave("--ctx-size", f"{shown(context)} is not set: the context is llama.cpp's own")
-    if re.search(r"[-_]1M(?=[-_.:]|$)", draft.model) and not whole_context:
-        draft.leave("-1M", "its longer context is planned where --ctx-size says it")
+    if whole_context:  # the longer context of Qwen's 1M models is all that tells them apart
+        draft.model = re.sub(r"[-_]1M(?=[-_.:]|$)", "", draft.model)
     placed = ("ngl", "gpu_layers", "n_gpu_layers")
     gpu_layers, layers = draft.count(keys, *placed), keys.one(*placed)
     devices = [d for d in str(keys.one("dev", "device") or "").split(",") if d and d != "none"]
     parts = [p for p in re.split(r"[,/]", str(keys.one("ts", "tensor_split") or "")) if p]
     if len({*parts} - {"0"}) > 1:
-        draft.leave("--tensor-split", f"{','.join(parts)}: equal parts of it are planned")
+        draft.leave("-ts, --tensor-split", f"{','.join(parts)}: equal parts of it are planned")
     parts = [p for p in parts if p != "0"]
     keys.one("sm", "split_mode")  # whose 'none' is a word of its own
     said_mode = keys.values.get("sm") or keys.values.get("split_mode")

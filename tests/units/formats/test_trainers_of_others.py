@@ -325,7 +325,7 @@ TOLD = {
         *("upcast_layernorm: true", "rope_scaling: yarn", "resize_vocab: true", "shift_attn: true"),
     ),
     "llama.cpp": (
-        *("--flash-attn off", "--kv-unified", "--rpc host:1", "-ctkd q8_0", "--ctx-checkpoints 4"),
+        *("--kv-unified", "--rpc host:1", "-ctkd q8_0", "--ctx-checkpoints 4"),
         *("--mmproj x.gguf", "-ot x=CPU", "--cache-ram 100", "-ts 1,2"),
     ),
     "vllm": (

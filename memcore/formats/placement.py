@@ -114,15 +114,11 @@ def own_context(draft: Draft, around: Around) -> None:
 def fitted(plan: Plan, draft: Draft) -> Plan:
     """The plan as the program places it by itself, told in the draft."""
     changes: Mapping[str, Any] = {}
-    if (
-        draft.places == OLLAMA
-        and plan.serving_pp > 1
-        and _fits(alone := _with(plan, {"serve.pp": 1}))
-    ):
+    alone = _with(plan, {"serve.pp": 1}) if draft.places == OLLAMA else None
+    if alone and plan.serving_pp > 1 and _fits(alone):
         plan = alone
-        draft.said = [said for said in draft.said if said.field != "serve.pp"]
         draft.tell("serve.pp", OLLAMA, "one GPU has room for all of it")
-    if not draft.places or plan is None or _fits(plan):
+    if not draft.places or _fits(plan):
         return plan
     if draft.places == OLLAMA and "serve.max_seq_len" in draft.defaults:
         for _, tokens in TIERS[1:]:

@@ -165,17 +165,22 @@ def _heaviest(server: Server, amounts: Amounts) -> list[list[int]]:
 
 def _fullest(server: Server, amounts: Amounts) -> range:
     """The layers of the pipeline stage that has most on its GPU."""
-    whole, without = (
-        tuple(
-            sum(int(amounts.elements(p.shape)) for p in tape.parameters if counts(p))
-            for tape, _ in server.layers
+
+    def weights(experts: bool) -> tuple[int, ...]:
+        return tuple(
+            sum(
+                int(amounts.elements(p.shape))
+                for p in t.parameters
+                if experts or not _of_experts(p)
+            )
+            for t, _ in server.layers
         )
-        for counts in (lambda p: True, lambda p: not _of_experts(p))
-    )
+
     head = 0
     if server.embeds_on_host:
         head = max((int(amounts.elements(p.shape)) for p in _ends(server)), default=0)
     away = server.plan.expert_layers
+    whole, without = weights(experts=True), weights(experts=False)
     return _stage_of(whole, without, away, head, server.stack, tuple(server.stages))
 
 

@@ -169,36 +169,77 @@ def settled(document: Mapping[str, Any], settings: Sequence[str], job: str | Non
             raise
         wrong = e.issues
     else:
+        _refuse_sizes(plan, asked)
         tell(_of_the_model(plan, wanted))
         return plan
     try:
         Plan.of(document)
     except PlanError:
         raise PlanError(wrong) from None
+    fields = [path.partition(".")[0] if path.startswith("model.") else path for path in asked]
     kind = [path for path in KIND if path in of_job]
     lost: Sequence[Issue] = ()
-    for kept in ((*asked, *of_job), (*asked, *kind)):
+    for kept in ((*fields, *of_job), (*fields, *kind)):
         found, changed = nearest(completed(wanted), tuple(dict.fromkeys(kept)))
         lost = [issue for issue in changed if issue.field in kept]
         if not lost:
             tell(changed)
             return found
     raise PlanError(
-        Issue(f"{'--set' if issue.field in asked else '--job'} {issue.field}", issue.message)
-        for issue in [i for i in wrong if i.field in {*asked, *kind}] or lost
+        Issue(f"{'--set' if issue.field in fields else '--job'} {issue.field}", issue.message)
+        for issue in [i for i in wrong if i.field in {*fields, *kind}] or lost
     )
 
 
 def _with(document: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """A document of a plan with more fields said in it."""
+    from memcore.plan.plan import Plan
+
     found = {**document}
     for path, value in fields.items():
         section, _, name = path.partition(".")
         if not name:
             found[section] = value
+        elif section == "model":
+            found[section] = _configured(found.get(section, Plan().model), name, value)
         elif isinstance(found.get(section, {}), dict):  # what is none is refused as a whole
             found[section] = {**found.get(section, {}), name: value}
     return found
+
+
+def _configured(model: Any, key: str, value: Any) -> dict[str, Any]:
+    """The config.json of what a plan has for a model, with a key, by its dotted path, set in it.
+    Raises PlanError for a key that is not there."""
+    from memcore.models import catalog
+    from memcore.models.standard import standard_config
+
+    if isinstance(model, str) and model in catalog.model_names():
+        model = catalog.model_entry(model)["config"]
+    elif isinstance(model, dict) and set(model) == {"size"}:
+        model = standard_config(model["size"])
+    config = json.loads(json.dumps(model))
+    *parents, last = key.split(".")
+    part = config
+    for name in parents:
+        part = part.get(name) if isinstance(part, dict) else None
+    if not isinstance(part, dict) or last not in part:
+        known = [k for k, v in config.items() if not isinstance(v, (dict, list))]
+        known += [f"{k}.{inner}" for k, v in config.items() if isinstance(v, dict) for inner in v]
+        near = did_you_mean(key, known)
+        raise refusal(f"--set model.{key}", f"the model's config.json has no such key; {near}")
+    part[last] = value
+    return dict(config)
+
+
+def _refuse_sizes(plan: Plan, asked: Mapping[str, Any]) -> None:
+    """Raises PlanError for a size of images that was set and that the model has not, also where it
+    is the one of models that take any."""
+    from memcore.plan.model_rules import SIZES, one_size
+
+    sizes = {path: side for path, side in asked.items() if path in SIZES}
+    wrong = [i for path, side in sizes.items() for i in one_size(path, side, plan.architecture)]
+    if wrong:
+        raise PlanError(Issue(f"--set {issue.field}", issue.message) for issue in wrong)
 
 
 def _of_the_model(plan: Plan, document: Mapping[str, Any]) -> Iterator[Issue]:
@@ -225,6 +266,8 @@ def setting(text: str) -> tuple[str, Any]:
         raise refusal("--set", said)
     if name == "model":
         return name, model_called(given, "--set model")
+    if name.startswith("model."):
+        return name, SWITCHES.get(given.lower(), value_of(given))
     field = field_named(name, "--set")
     if facts(field).own and (given.startswith("{") or os.path.isfile(given)):
         return field, read(given).decode(errors="replace").strip()

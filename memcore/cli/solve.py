@@ -157,8 +157,12 @@ def _targets(plan: Plan, args: argparse.Namespace) -> Targets:
 
 
 def _solve_field(plan: Plan, args: argparse.Namespace) -> int:
+    from memcore.plan.model_rules import SIZES, one_size
     from memcore.search.solver import smallest_gpu, solve
 
+    if args.question in SIZES:
+        for issue in one_size(args.question, 0, plan.architecture):
+            return fail(str(issue))
     try:
         if args.question == "cluster.gpu":
             found = smallest_gpu(plan, args.serving)

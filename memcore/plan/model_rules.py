@@ -5,11 +5,13 @@ trained.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from memcore.errors import Issue, did_you_mean, shown
 from memcore.models.counts import weights
 from memcore.models.families import FAMILIES
+from memcore.models.families.qwen_tower import SIDE
 from memcore.models.model import Model
 from memcore.plan.remedies import DATA_PARALLEL, OWN, PLAIN, ROWS, UNSHARDED, WHOLE
 from memcore.plan.rule import Remedy, broken, only, to
@@ -118,6 +120,25 @@ def length_rules(plan: Plan, model: Model) -> Iterator[Issue]:
             why = f"{t.images:,} of {image.read:,} tokens each do not fit into {t.seq_len:,}"
             yield broken("train.images", why, *fewer, *to("train.seq_len", t.images * image.read))
     yield from prompt_rules(plan, model)
+    for field, side in SIZES.items():
+        asked = attrgetter(field)(plan)
+        if asked != side:  # which says nothing: every plan has it
+            yield from one_size(field, asked, model)
+
+
+SIZES = {"train.image_size": SIDE, "serve.image_size": SIDE}
+
+
+def one_size(field: str, side: int, model: Model) -> Iterator[Issue]:
+    """That a model whose images have one size is asked for no other: it stands in its config.json,
+    with as many positions."""
+    image = model.image or (model.tower.image if model.tower else None)
+    if image is None or image.unit or side == image.height:
+        return
+    key = "model.image_size" if model.image else "model.vision_config.image_size"
+    why = f"the config.json of {model.label} has images of {image.height:,} x {image.width:,} alone"
+    advice = f"set image_size there ({key} on the command line)"
+    yield broken(field, why, *to(field, image.height), advice=advice)
 
 
 def served_positions(plan: Plan, model: Model) -> Iterator[Issue]:

@@ -65,9 +65,10 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     draft.nodes = draft.nodes or draft.count(keys, "num_machines")
     kind = str(keys.take("distributed_type") or "NO").upper()
     inner = keys.inner("deepspeed_config")
-    if kind == "DEEPSPEED" or inner.values:
+    # Which of the sections counts (accelerate 1.15's commands/launch.py); others are left over.
+    if kind == "DEEPSPEED":
         _deepspeed(inner, draft)
-    elif kind == "FSDP" or "fsdp_config" in values:
+    elif kind == "FSDP":
         shards(keys.inner("fsdp_config"), "", draft)
     elif kind == "MEGATRON_LM":
         half = "fp16" if keys.values.get("mixed_precision") == "fp16" else "bf16"

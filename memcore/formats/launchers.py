@@ -61,11 +61,14 @@ def _before(command: Sequence[str]) -> list[str]:
 
 
 def seen(commands: Sequence[Sequence[str]]) -> int:
-    """GPUs that a script lets its programs see, where what starts them takes all; 0 otherwise."""
+    """GPUs that a script lets its programs see, where what starts them takes all, or there is one;
+    0 otherwise."""
     words = [word for command in commands for word in command]
     found = [word.partition("=")[2] for word in words if word.startswith("CUDA_VISIBLE_DEVICES=")]
     starts = any(word.rpartition("/")[2] in STARTS for word in words)
-    return len(found[-1].split(",")) if found and starts and found[-1][:1].isdecimal() else 0
+    devices = found[-1].strip("'\"").split(",") if found else []
+    takes = starts or len(devices) == 1  # one is all that any program has
+    return len(devices) if takes and devices and devices[0][:1].isdecimal() else 0
 
 
 # What starts a job that a file describes, and the options whose files are not that.

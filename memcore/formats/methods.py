@@ -34,6 +34,23 @@ OTHERS = (
     *("ebft", "online_dpo", "onlinedpo", "nash_md", "nashmd", "xpo", "gkd", "distillation"),
     "sdft",
 )
+# How TRL's trainers make the log-probabilities: of versions to 1.14, of those with Liger's kernels,
+# and of 1.15 and later, which give DPO, GRPO, KTO and RLOO the fused head of SFT (trl/trainer/
+# *_trainer.py: add_fused_lm_head; trl/experimental/orpo and cpo keep outputs.logits). LLaMA-Factory
+# 0.9.5 makes whole logits in all stages but sft and pt (model_utils/liger_kernel.py:
+# require_logits; train/dpo/trainer.py).
+LOSSES = {
+    **dict.fromkeys(("dpo", "ipo", "nca", "kto", "bco", "grpo"), ("eager", "chunked", "chunked")),
+    **dict.fromkeys(("orpo", "simpo", "cpo"), ("eager", "eager", "eager")),
+}
+# Keys that TRL's configs had, and have no more since before 1.15.
+OLDER = {
+    *("max_prompt_length", "torch_dtype", "use_liger_loss", "label_pad_token_id"),
+    *("rpo_alpha", "reference_free", "truncation_mode", "generate_during_eval"),
+}
+SINCE = (
+    "logits are whole, as TRL makes them to 1.14; from 1.15 on set train.cross_entropy to chunked"
+)
 SHARE = "serve.memory_utilization"
 ANSWER = 512  # tokens of an answer where nobody says how many (trl 1.16's GRPOConfig)
 FIRST = "the prompt comes before it: set train.seq_len to both"
@@ -54,8 +71,9 @@ def beside(command: Iterable[str], draft: Draft) -> None:
         paired(draft, kind, PAIRED[kind])
 
 
-def read(keys: Keys, draft: Draft, started: Iterable[str]) -> None:
-    """What is trained towards, where it is more than the next token."""
+def read(keys: Keys, draft: Draft, started: Iterable[str]) -> str:
+    """What is trained towards, where it is more than the next token; that is returned, '' where it
+    is no more."""
     kind = str(keys.one("rl", "stage", "rlhf_type") or "").lower()
     named = keys.named("rl", "stage", "rlhf_type")
     if not kind and (kind := called(started)):
@@ -65,19 +83,33 @@ def read(keys: Keys, draft: Draft, started: Iterable[str]) -> None:
         key = keys.named("rl", "stage", "num_generations", "max_completion_length")
         draft.put("together.kind", kind if kind == "ppo" else "grpo", key)
         _rollouts(keys, draft)
-    elif kind in PAIRED:
+        return "grpo"
+    if kind in PAIRED:
         paired(draft, named, PAIRED[kind])
-    elif any(keys.values.get(mark) is not None for mark in SIMPO):
+        return kind
+    if any(keys.values.get(mark) is not None for mark in SIMPO):
         paired(draft, keys.named(*SIMPO), ALONE)
-    elif any(keys.values.get(mark) is not None for mark in DPO):
+        return "simpo"
+    if any(keys.values.get(mark) is not None for mark in DPO):
         paired(draft, keys.named(*DPO), PAIRS)
-    elif kind not in ("", "sft", "pt"):
+        return "dpo"
+    if kind not in ("", "sft", "pt"):
         draft.leave(named, f"{kind} is not planned: fine-tuning of one sequence an example is")
     elif keys.values.get("packing") is False or keys.values.get("sample_packing") is False:
         draft.leave(
             keys.named("packing", "sample_packing"),
             "every sequence is taken to be as long as it may be",
         )
+    return ""
+
+
+def loss(keys: Keys, draft: Draft, towards: str, of_trl: bool, liger: bool) -> None:
+    """How the log-probabilities of a trainer in LOSSES are made."""
+    plain, with_liger, later = LOSSES[towards]
+    key = keys.written("loss_type")
+    draft.put("train.cross_entropy", with_liger if of_trl and liger else plain, key, towards)
+    if of_trl and not liger and later != plain and not OLDER & keys.values.keys():
+        draft.leave(key, SINCE)
 
 
 def _rollouts(keys: Keys, draft: Draft) -> None:

@@ -11,8 +11,9 @@ import re
 from typing import Any
 
 from memcore.formats import python, trainer
-from memcore.formats.found import Draft
+from memcore.formats.found import AUTO, Draft
 from memcore.formats.texts import module
+from memcore.words.training import ALL_LINEAR
 
 # What is called to train, and what sets up the model beside it.
 TRAINS = re.compile(
@@ -22,6 +23,22 @@ SETS_UP = {"from_pretrained", "LoraConfig", "get_peft_model", "BitsAndBytesConfi
 NAMES = {"r": "lora_r"}  # of PEFT's LoraConfig
 MODEL = "model_name_or_path"
 COMPUTED = "computed"  # the key of those whose values no constant says
+# What loads a model for training, and the keys that say in which dtype.
+LOADS = re.compile(r"(?:For\w+|AutoModel|FastLanguageModel|FastModel|FastVisionModel)\.from_pre")
+DTYPES = {"dtype", "torch_dtype"}
+STORED = "loaded as stored"  # the key of a script that says no dtype
+AS_STORED = (
+    "no dtype: the weights are assumed to be in bf16, as stored, which transformers 5 goes by; "
+    "4 loads fp32: then set train.precision to bf16-autocast"
+)
+# Where a script does not say it (unsloth 2026.10.9, models/llama.py: get_peft_model).
+UNSLOTH = (
+    ("train.lora_rank", 16, "r"),
+    ("train.lora_dropout", 0.0, "lora_dropout"),
+    ("train.lora_targets", ALL_LINEAR, "target_modules"),
+    ("train.checkpointing", "full", "use_gradient_checkpointing"),
+)
+OFFLOADED = ("train.offload_activations", "cpu", "use_gradient_checkpointing")
 DECIDE = {
     *trainer.BATCH,
     *trainer.LENGTH,
@@ -58,6 +75,8 @@ def settings(content: str) -> dict[str, Any]:
                     python.value(node.args[0], constants) if node.args else said.get("model_name")
                 )
                 beside.setdefault(MODEL, first)
+                if LOADS.search(ast.unparse(node.func)) and not DTYPES & given.keys():
+                    beside.setdefault(STORED, True)
             beside |= {n: v for n, v in said.items() if n != "model_name"}
     return {**beside, **trained, COMPUTED: computed} if len(trained) > 1 else {}
 
@@ -71,6 +90,14 @@ def read(content: str, draft: Draft) -> None:
         said.setdefault(trainer.DOUBLE, True)  # as its loader.py does
     if re.search(r"^(?:from|import) unsloth", content, re.MULTILINE):
         draft.leave("unsloth", "its own kernels are not planned: transformers' are")
+    if "unsloth" in content and "get_peft_model" in content:
+        for path, value, key in UNSLOTH:
+            draft.otherwise(path, value, key)
+        if "use_gradient_checkpointing" not in said:
+            draft.otherwise(*OFFLOADED)
+    if said.pop(STORED, False):
+        said["dtype"] = AUTO
+        draft.leave("from_pretrained", AS_STORED)
     called = said.pop("")
     trl = () if called.startswith("Training") else ("trl", called)
     trainer.read(said, draft, str, trl)

@@ -551,7 +551,7 @@ FLAGS = ("enable_", "disable_", "no_", "trust_remote_code", "enforce_eager", "as
 
 def _after_serve(command: Sequence[str]) -> str:
     """The word after 'serve': `vllm serve MODEL`, `trtllm-serve serve MODEL`."""
-    starts = ("serve", "trtllm-serve", "api_server")
+    starts = ("serve", "vllm-serve", "trtllm-serve", "api_server")
     after = [
         b
         for a, b in pairwise(command)
@@ -924,7 +924,7 @@ SERVERS: tuple[Server, ...] = (
     Server(
         "vllm",
         re.compile(
-            r"\bvllm serve\b|vllm\.entrypoints|vllm/vllm-openai|\bvllm-openai\b"
+            r"\bvllm serve\b|\btrl vllm-serve\b|vllm\.entrypoints|vllm/vllm-openai|\bvllm-openai\b"
             r"|\bhuggingfaceserver\b"
         ),
         ("model", "model_tag", "model_id"),

@@ -53,7 +53,7 @@ SWITCHES = {
 }
 MODEL = (
     *("model_name_or_path", "base_model", "model_id", "pretrained_model_name_or_path"),
-    *("model_name", "llm_path", "pretrain", "model"),
+    *("model_name", "llm_path", "llm_model_name_or_path", "pretrain", "model"),
 )
 MARKS = {
     *BATCH[:2],
@@ -360,10 +360,12 @@ def read(
     every, each = (draft.count(keys, name) for name in ("batch_size", "micro_batch_size"))
     if program == AXOLOTL and every and each and every % each == 0:
         draft.put("train.grad_accumulation", every // each, keys.written("batch_size"), every)
-    _options(program, keys, draft)
+    if program == FACTORY:  # a GPU each, of Ray's workers
+        draft.ranks = draft.ranks or draft.count(keys, "ray_num_workers")
+    towards = methods.read(keys, draft, started)
+    _options(program, keys, draft, towards)
     _sharded(keys, draft)
     _precision(program, keys, draft, _adapter(program, keys, draft))
-    methods.read(keys, draft, started)
     _defaults(program, keys, draft)
     draft.end(keys, LEFT, harmless(*HARMLESS))
 
@@ -508,7 +510,8 @@ def _of_megatron(keys: Keys, draft: Draft) -> None:
 def _attention(keys: Keys) -> None:
     """axolotl's older switches, as the key that has taken their place."""
     on = [name for switch, name in SWITCHES.items() if keys.on(switch)]
-    on += ["sdpa"] if keys.on("disable_flash_attn2") else []
+    if keys.values.get("disable_flash_attn2") is not None:  # of 2U1/Qwen-VL-Series-Finetune
+        on.append("sdpa" if keys.on("disable_flash_attn2") else "flash_attention_2")
     if on:
         keys.values.setdefault(ATTENDS[0], on[0])
 
@@ -530,7 +533,7 @@ def _to_host(value: Any) -> str:
     return "cpu" if str(value) in ("legacy", "disk") or flag(value) else "none"
 
 
-def _options(program: str, keys: Keys, draft: Draft) -> None:
+def _options(program: str, keys: Keys, draft: Draft, towards: str) -> None:
     """What is on or off."""
     off = "disable_gradient_checkpointing"
     said = keys.take(*RECOMPUTES)
@@ -556,17 +559,19 @@ def _options(program: str, keys: Keys, draft: Draft) -> None:
         draft.put("train.kernels", "liger", keys.named(*liger), True)
     chunked = ("liger_fused_linear_cross_entropy", "cut_cross_entropy")
     in_chunks = [keys.on(name) for name in chunked]
-    if any(in_chunks):
+    if towards in methods.LOSSES:
+        methods.loss(keys, draft, towards, program in (TRL, ""), any(fused[: len(LIGER)]))
+        keys.inner("liger_kernel_config")
+    elif any(in_chunks):
         draft.put("train.cross_entropy", "chunked", keys.named(*chunked), True)
     elif keys.on("liger_cross_entropy"):
         draft.put("train.cross_entropy", "fused", "liger_cross_entropy", True)
-    if any(fused[: len(LIGER)]):  # which puts its own loss into the model, with the head
+    if towards not in methods.LOSSES and any(
+        fused[: len(LIGER)]
+    ):  # which puts its own loss into the model, with the head
         parts = keys.inner("liger_kernel_config")
         whole = parts.take("fused_linear_cross_entropy") is False
-        stages = str(keys.values.get("stage", "sft"))
-        if program == FACTORY and stages not in ("sft", "pt"):
-            draft.put("train.cross_entropy", "fused", keys.named(*LIGER), stages)
-        elif not whole:
+        if not whole:
             draft.otherwise("train.cross_entropy", "chunked", keys.named(*LIGER))
         elif parts.on("cross_entropy"):
             draft.put("train.cross_entropy", "fused", parts.written("cross_entropy"), True)
@@ -608,12 +613,17 @@ def _adapter(program: str, keys: Keys, draft: Draft) -> str:
     keys.taken |= {key for key in keys.values if key.startswith("bnb_4bit_")}
     # transformers quantizes scales only if told to; axolotl and LLaMA-Factory unless told not to.
     single = not keys.on(*doubles) if keys.take(*doubles) is not None else not by_word
-    kept = hub.stored(draft.model) if not (four or eight) else ""
+    kept = hub.stored(draft.model)
+    if (four or eight) and kept not in ("int4", "int8-linear"):
+        kept = ""  # what is quantized while it is loaded is as the file says
     if kept in ("nf4-double", "int4"):
         four, single = True, kept == "int4"
     eight = eight or kept == "int8"
     if kept in ("int4", "int8"):
-        draft.leave("model", f"a base that is stored in {kept} is planned as bitsandbytes' is")
+        by = " (GPTQ, AWQ)" if kept == "int4" else ""
+        instead = "nf4" if kept == "int4" else "int8"
+        message = f"a base that is stored in {kept}{by} is planned as bitsandbytes' {instead}"
+        draft.leave("model", message)
     adapter = ("qlora-single" if single else "qlora") if four else "lora-8bit" if eight else "lora"
     told = [name for name, on in zip(wanted, switched, strict=True) if on]
     key = keys.named("adapter", "finetuning_type", *told, "lora_r", "lora_rank", "load_in_4bit")

@@ -49,7 +49,11 @@ ROWS = {
     ),
     # LLaMA-Factory 0.9.5, model_utils/liger_kernel.py: require_logits of all but pt and sft
     "factory: liger": (FACTORY + "stage: sft\nenable_liger_kernel: true\n", CHUNKED, {}),
-    "factory: liger of pairs": (FACTORY + "stage: dpo\nenable_liger_kernel: true\n", FUSED, {}),
+    "factory: liger of pairs": (
+        FACTORY + "stage: dpo\nenable_liger_kernel: true\n",
+        {"train.cross_entropy": "eager"},
+        {},
+    ),
     # transformers 5.24, TrainingArguments
     "transformers: today's name": (
         TRAINS + "activation_checkpointing: true\n"

@@ -71,13 +71,14 @@ def files_on(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def gpu(text: str) -> str:
-    """The accelerator preset that a name means, which is told where it has another; the text itself
-    where it means none."""
-    from memcore.formats import machines
-    from memcore.models import catalog
+    """The accelerator preset that a name means, which is told where it has another name. Raises
+    ArgumentTypeError for a name that means none."""
+    from memcore.models import cards, catalog
 
-    if text in catalog.gpu_names() or not (found := machines.called(text)):
+    if text in catalog.gpu_names():
         return text
+    if not (found := cards.preset(text)):
+        raise argparse.ArgumentTypeError(cards.no_preset(text))
     print(printable(f"memplan: {shown(text)} is taken for {found}"), file=sys.stderr)
     return found
 

@@ -6,8 +6,7 @@ import argparse
 from datetime import date
 
 from memcore.cli.arguments import Commands, command, gpu, json_option
-from memcore.cli.printing import fail, listing, table
-from memcore.errors import did_you_mean, shown
+from memcore.cli.printing import listing, table
 from memcore.units import money_text
 
 
@@ -21,9 +20,6 @@ def add(commands: Commands) -> None:
 def prices(args: argparse.Namespace, today: date | None = None) -> int:
     from memcore.models import catalog
 
-    if args.gpu is not None and args.gpu not in catalog.gpu_names():
-        hint = did_you_mean(args.gpu, catalog.gpu_names())
-        return fail(f"no GPU preset {shown(args.gpu)}; {hint}")
     today = today or date.today()
     rows = []
     texts = []

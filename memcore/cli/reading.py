@@ -258,6 +258,7 @@ def _of_the_model(plan: Plan, document: Mapping[str, Any]) -> Iterator[Issue]:
 
 def setting(text: str) -> tuple[str, Any]:
     """A field and its value, as the command line has them. Raises PlanError."""
+    from memcore.models import cards
     from memcore.plan.plan import facts, field_of
 
     name, sign, given = text.partition("=")
@@ -271,7 +272,7 @@ def setting(text: str) -> tuple[str, Any]:
     field = field_named(name, "--set")
     if facts(field).own and (given.startswith("{") or os.path.isfile(given)):
         return field, read(given).decode(errors="replace").strip()
-    if field == "cluster.gpu":
+    if field == "cluster.gpu" and cards.preset(given):
         given = gpu(given)
     kind = field_of(field).annotation
     if kind is bool and given.lower() in SWITCHES:
@@ -310,6 +311,7 @@ def presets_of(field: str) -> Sequence[str]:
 
 def refuse_others(field: str, values: Sequence[Any], option: str) -> None:
     """Raises PlanError for a value that no plan has in this field, whatever its others are."""
+    from memcore.models import cards
     from memcore.plan.plan import field_of, limits_of, words_of
 
     words, (least, most) = words_of(field), limits_of(field)
@@ -319,6 +321,8 @@ def refuse_others(field: str, values: Sequence[Any], option: str) -> None:
         wrong = ""
         if presets and value not in presets:
             said = f"no preset {shown(value)}; {did_you_mean(str(value), list(presets))}"
+            if field == "cluster.gpu":
+                said = cards.no_preset(str(value))
             raise refusal(f"{option} {field}", said)
         if words is not None and value not in words:
             raise refusal(f"{option} {field}", no_word(value, words, "is none of its words"))

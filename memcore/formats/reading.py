@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Any
 
-from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.errors import Issue, PlanError, shown
 from memcore.formats import (
     accelerate,
     deepspeed,
@@ -43,7 +43,7 @@ from memcore.formats.failures import Failure, failure
 from memcore.formats.found import Around, Draft, Said, underscored
 from memcore.formats.texts import UNSET, Text, adds, broken, options, several
 from memcore.kept import kept
-from memcore.models import catalog, quantization
+from memcore.models import cards, catalog, quantization
 from memcore.models.config import parse_config
 from memcore.models.families import drafts
 from memcore.models.model import Model
@@ -627,8 +627,7 @@ def _around(document: dict[str, Any], model: Model) -> Around:
     cluster = document["cluster"]
     name, names = cluster["gpu"], catalog.gpu_names()
     if name not in names:
-        hint = did_you_mean(name, names)
-        raise PlanError([Issue("cluster.gpu", f"no GPU preset {shown(name)}; {hint}")])
+        raise PlanError([Issue("cluster.gpu", cards.no_preset(name))])
     gpu = catalog.accelerator(name)
     each = cluster["gpus_per_node"] or catalog.node(gpu.node).gpus
     return Around(model, gpu, cluster["gpus"], min(each, cluster["gpus"]))

@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from memcore.errors import Issue, PlanError, did_you_mean, fault, refusal, shown
 from memcore.kept import kept
-from memcore.models import catalog
+from memcore.models import cards, catalog
 from memcore.models.config import check_depth
 from memcore.plan.benched import Benched
 from memcore.plan.field import describes
@@ -427,6 +427,9 @@ def _value(name: str, text: str, default: Any) -> Any:
 def _preset(name: str, text: str, issues: list[Issue]) -> str:
     """A preset's name; says so when the preset was corrected since the link was made."""
     preset, mark, revision = text.partition("~")
+    if name == "gpu" and preset not in catalog.gpu_names() and (meant := cards.preset(preset)):
+        issues.append(Issue(name, f"{shown(preset)} is taken for {meant}"))
+        preset = meant
     current = _revision(name, preset)
     if mark and current and revision != str(current):
         issues.append(

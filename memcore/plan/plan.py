@@ -29,7 +29,7 @@ from memcore.errors import (
 )
 from memcore.hardware import topology
 from memcore.hardware.accelerator import Accelerator, Node
-from memcore.models import catalog
+from memcore.models import cards, catalog
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model, in_json
 from memcore.plan.field import Facts, checked, choice, declare, describes, facts_of, number
@@ -655,6 +655,8 @@ def _unknown_hardware(plan: Plan) -> list[Issue]:
     ):
         if isinstance(name, str) and name not in known:
             message = f"no {what} preset {shown(name)}; {did_you_mean(name, known)}"
+            if what == "GPU":
+                message = cards.no_preset(name)
             issues.append(Issue(f"cluster.{what.lower()}", message))
     if not issues and node is None and plan.accelerator.node not in catalog.node_names():
         hint = did_you_mean(plan.accelerator.node, catalog.node_names())

@@ -29,7 +29,7 @@ import numpy as np
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.kept import kept, seldom_collected
-from memcore.models import catalog
+from memcore.models import cards, catalog
 from memcore.plan.plan import Plan, get, words_of
 from memcore.plan.rules import RULES as RULES_OF_PLANS
 from memcore.plan.rules import broken_rules, readers_of
@@ -220,8 +220,7 @@ def _refuse(plan: Plan, gpus: Sequence[str], keep: str, by: str) -> None:
     issues = []
     for gpu in gpus:
         if gpu not in catalog.gpu_names():
-            hint = did_you_mean(gpu, catalog.gpu_names())
-            issues.append(Issue("gpus", f"no GPU preset {shown(gpu)}; {hint}"))
+            issues.append(Issue("gpus", cards.no_preset(gpu)))
     for name, word, known in (("keep", keep, KEEPS), ("by", by, BY)):
         if word not in known:
             issues.append(Issue(name, f"{shown(word)} is not known; {did_you_mean(word, known)}"))

@@ -22,8 +22,7 @@ import memcore
 from memcore import PlanError
 from memcore.cli import prices, reading
 from memcore.evaluate import evaluate
-from memcore.formats import machines
-from memcore.models import catalog
+from memcore.models import cards, catalog
 from memcore.plan.plan import Plan
 from memcore.units import bytes_text, money_text
 from memcore.words.serving import STRATEGIES
@@ -82,7 +81,7 @@ def test_the_documentation_names_gpus_that_are_there():
         said or word for t in texts for said, word in re.findall(r'--gpu (?:"(.+?)"|(\S+))', t)
     }
     assert {"h200", "RTX 4090"} <= named
-    assert all(map(machines.called, named))
+    assert all(map(cards.preset, named))
 
 
 def test_check_of_what_is_not_a_plan(memplan, tmp_path):

@@ -3,8 +3,9 @@
 import pytest
 
 from memcore.errors import PlanError
-from memcore.formats import machines, read_files
+from memcore.formats import read_files
 from memcore.formats.texts import Text, several
+from memcore.models import cards
 from memcore.plan.plan import get
 
 
@@ -187,13 +188,12 @@ def test_a_file_may_name_the_gpu(content, gpu):
         ("A10G", "a10g-24gb"),
         ("A100 80G", "a100-sxm-80gb"),
         ("gaudi3", "gaudi-3-128gb"),
-        ("4090", ""),
         ("gpu", ""),
         ("volta", ""),
     ],
 )
 def test_names_of_gpus_lead_to_presets(name, gpu):
-    assert machines.preset(name) == gpu
+    assert cards.preset(name) == gpu
 
 
 @pytest.mark.parametrize(
@@ -205,13 +205,13 @@ def test_names_of_gpus_lead_to_presets(name, gpu):
         ("dgx spark", "dgx-spark-gb10-128gb"),
         ("h100", "h100-sxm-80gb"),
         ("rtx 6000", ""),  # of Ada, or the Pro of Blackwell
-        ("4060", ""),  # Ti or laptop
+        ("4060", "rtx-4060-8gb"),
         ("80gb", ""),
         ("", ""),
     ],
 )
 def test_people_name_gpus_by_less(name, gpu):
-    assert machines.called(name) == gpu
+    assert cards.preset(name) == gpu
 
 
 POD = """

@@ -71,14 +71,12 @@ def files_on(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def gpu(text: str) -> str:
-    """The accelerator preset that a name means, which is told where it has another name. Raises
-    ArgumentTypeError for a name that means none."""
+    """The accelerator preset that a name means, which is told where it has another name; the text
+    itself where it means none, for whoever reads it to refuse."""
     from memcore.models import cards, catalog
 
-    if text in catalog.gpu_names():
+    if text in catalog.gpu_names() or not (found := cards.preset(text)):
         return text
-    if not (found := cards.preset(text)):
-        raise argparse.ArgumentTypeError(cards.no_preset(text))
     print(printable(f"memplan: {shown(text)} is taken for {found}"), file=sys.stderr)
     return found
 

@@ -6,7 +6,7 @@ import argparse
 from datetime import date
 
 from memcore.cli.arguments import Commands, command, gpu, json_option
-from memcore.cli.printing import listing, table
+from memcore.cli.printing import fail, listing, table
 from memcore.units import money_text
 
 
@@ -18,8 +18,10 @@ def add(commands: Commands) -> None:
 
 
 def prices(args: argparse.Namespace, today: date | None = None) -> int:
-    from memcore.models import catalog
+    from memcore.models import cards, catalog
 
+    if args.gpu is not None and args.gpu not in catalog.gpu_names():
+        return fail(cards.no_preset(args.gpu))
     today = today or date.today()
     rows = []
     texts = []

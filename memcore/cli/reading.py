@@ -258,7 +258,6 @@ def _of_the_model(plan: Plan, document: Mapping[str, Any]) -> Iterator[Issue]:
 
 def setting(text: str) -> tuple[str, Any]:
     """A field and its value, as the command line has them. Raises PlanError."""
-    from memcore.models import cards
     from memcore.plan.plan import facts, field_of
 
     name, sign, given = text.partition("=")
@@ -272,7 +271,7 @@ def setting(text: str) -> tuple[str, Any]:
     field = field_named(name, "--set")
     if facts(field).own and (given.startswith("{") or os.path.isfile(given)):
         return field, read(given).decode(errors="replace").strip()
-    if field == "cluster.gpu" and cards.preset(given):
+    if field == "cluster.gpu":
         given = gpu(given)
     kind = field_of(field).annotation
     if kind is bool and given.lower() in SWITCHES:

@@ -38,10 +38,11 @@ class Accelerator(_Described):
     flops            dense peak by dtype
     node             the host node it usually sits in
     status           announced: the maker has named it, nobody can have it yet; preliminary: figures
-                     of launch material, or of a chip whose maker publishes none
+                     of launch material, or of a chip whose maker publishes none; described: a
+                     user's own, the rest of whose figures are assumed
     """
 
-    status: Literal["shipping", "preliminary", "announced"] = "shipping"
+    status: Literal["shipping", "preliminary", "announced", "described"] = "shipping"
     vendor: Name
     architecture: Name
     memory_kind: Name
@@ -121,6 +122,8 @@ FP32_PASSES = 6
 
 _CAVEATS = {
     "announced": "announced, and nobody can have it yet: its figures are its maker's plans",
+    "described": "a card of your own, which its description leaves open in part: the rest is "
+    "assumed, as its note says",
     "preliminary": "described by preliminary figures: a data sheet may say otherwise",
 }
 

@@ -6,12 +6,15 @@ One reader of names for everybody: the command line, files of other programs, an
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import Any
 
 from memcore.errors import shown
+from memcore.hardware.accelerator import Accelerator
 from memcore.models import catalog
 
 FORMS = frozenset(("sxm", "pcie", "nvl"))
@@ -51,9 +54,8 @@ def near(name: str, most: int = 5) -> list[str]:
 
 
 OF_ONES_OWN = (
-    "or describe a card of your own: cluster.gpu as an object in the plan's JSON, or as a file "
-    "with --gpu, with label, memory_bytes and memory_bandwidth at least, and its architecture, "
-    "flops and node where they are known"
+    "or describe a card of your own: cluster.gpu as an object in the plan's JSON, with label, "
+    "memory_bytes and memory_bandwidth at least"
 )
 
 
@@ -134,3 +136,36 @@ def _cards() -> tuple[Card, ...]:
         described = chip | label | AROUND | brands
         cards.append(Card(name, chip, (words | label) & FORMS, described, int(size[:-2])))
     return tuple(cards)
+
+
+OPTIONAL = {name for name, f in Accelerator.model_fields.items() if not f.is_required()}
+
+
+def completed(given: dict[str, Any]) -> dict[str, Any]:
+    """A card of one's own that is described by its memory and bandwidth alone, with the rest:
+    of the preset whose memory is about as fast, of its architecture where that is named, whose
+    rates go with the bandwidth. What is assumed stands in its note."""
+    needed = {"label", "memory_bytes", "memory_bandwidth"}
+    numbers = [given.get(name) for name in ("memory_bytes", "memory_bandwidth")]
+    if not needed <= given.keys() or given.keys() >= Accelerator.model_fields.keys() - OPTIONAL:
+        return given
+    if not all(isinstance(n, int | float) and not isinstance(n, bool) and n > 0 for n in numbers):
+        return given
+    memory, bandwidth = numbers
+    presets = map(catalog.accelerator, catalog.gpu_names())
+    every = [gpu for gpu in presets if not gpu.caveat]
+    same = [gpu for gpu in every if gpu.architecture == given.get("architecture")]
+    loose = [gpu for gpu in every if not gpu.unified_memory]
+    alike = min(same or loose, key=lambda gpu: abs(math.log(gpu.memory_bandwidth / bandwidth)))
+    scale = bandwidth / alike.memory_bandwidth
+    rest = alike.model_dump(exclude={"note", "sources", "revision", "status"})
+    rest |= {
+        "usable_bytes": int(memory * alike.usable_bytes / alike.memory_bytes),
+        "usable_certainty": "assumed",
+        "flops": {dtype: rate * scale for dtype, rate in alike.flops.items()},
+        "sms": max(1, round(alike.sms * scale)),
+        "status": "described",
+    }
+    assumed = ", ".join(sorted(rest.keys() - given.keys() - {"status", "usable_certainty"}))
+    rest["note"] = f"Assumed as of {alike.label}, its rates and units by the bandwidth: {assumed}."
+    return rest | given

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from memcore.errors import did_you_mean, shown
 from memcore.hardware.accelerator import Accelerator, Node
 from memcore.hardware.constants import INTERRUPTIONS, RESTART
-from memcore.models import catalog
+from memcore.models import cards, catalog
 from memcore.models.families.qwen_tower import SIDE
 from memcore.models.model import Model
 from memcore.plan.field import FROZEN as TRAINS_LESS
@@ -112,6 +112,12 @@ class Section(BaseModel):
 
 class Cluster(Section):
     gpu: str | Accelerator = declare("h100-sxm-80gb", "GPU", "A preset's name, or a description.")
+
+    @field_validator("gpu", mode="before")
+    @classmethod
+    def _completed(cls, given: Any) -> Any:
+        return cards.completed(given) if isinstance(given, dict) else given
+
     gpus: int = number(
         8,
         "GPUs",

@@ -14,7 +14,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.hardware.accelerator import Accelerator
-from memcore.models import catalog
+from memcore.models import cards, catalog
 from memcore.plan.plan import Plan
 from memcore.search.choices import (
     RANKS,
@@ -132,7 +132,12 @@ def _refuse(
     asked += [("engines", name, tuple(ENGINES)) for name in engines]
     asked += [("keep", keep, tuple(KEEPS)), ("by", by, BY)]
     issues = [
-        Issue(name, f"{shown(word)} is not known; {did_you_mean(word, known)}")
+        Issue(
+            name,
+            cards.no_preset(word)
+            if name == "gpus"
+            else f"{shown(word)} is not known; {did_you_mean(word, known)}",
+        )
         for name, word, known in asked
         if word not in known
     ]

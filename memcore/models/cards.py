@@ -146,7 +146,7 @@ def completed(given: dict[str, Any]) -> dict[str, Any]:
     of the preset whose memory is about as fast, of its architecture where that is named, whose
     rates go with the bandwidth. What is assumed stands in its note."""
     needed = {"label", "memory_bytes", "memory_bandwidth"}
-    numbers = [given.get(name) for name in ("memory_bytes", "memory_bandwidth")]
+    numbers: list[Any] = [given.get(name) for name in ("memory_bytes", "memory_bandwidth")]
     if not needed <= given.keys() or given.keys() >= Accelerator.model_fields.keys() - OPTIONAL:
         return given
     if not all(isinstance(n, int | float) and not isinstance(n, bool) and n > 0 for n in numbers):

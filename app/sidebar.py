@@ -548,7 +548,6 @@ def _config_file() -> None:
             "or paste it",
             key="config_text",
             height=100,
-            max_chars=200_000,
             placeholder='{"model_type": "llama", ...} or vllm serve ... or CUDA out of memory ...',
             on_change=_text_pasted,
         )
@@ -608,8 +607,12 @@ def dropped(files: Sequence[Sequence[str]]) -> None:
 
 def _text_pasted() -> None:
     text = st.session_state.config_text
-    if text.strip():
+    if not text.strip():
+        return
+    try:  # the box itself has no limit: it would drop a longer text without a word
         _use_texts([Text("what was pasted", text)])
+    except PlanError as e:
+        state.use_model(e)
 
 
 def _use_texts(texts: Sequence[Text]) -> None:

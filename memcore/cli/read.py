@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 from memcore.cli.arguments import Commands, command, files_on, gpu_options, model_option
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import json_text, printable, table
-from memcore.cli.reading import config_called, model_asked, modelopt_beside, named, read
+from memcore.cli.reading import (
+    MAX_TEXT_BYTES,
+    config_called,
+    model_asked,
+    modelopt_beside,
+    named,
+    read,
+)
 from memcore.units import bytes_text
 
 if TYPE_CHECKING:
@@ -45,7 +52,7 @@ def _read(args: argparse.Namespace) -> int:
 
     files = list(args.files)
     files += [near for file in files if (near := modelopt_beside(file)) and near not in files]
-    texts = [text_of(PurePath(named(file)).name, read(file)) for file in files]
+    texts = [text_of(PurePath(named(file)).name, read(file, MAX_TEXT_BYTES)) for file in files]
     model = model_asked(args)
     said = [None if args.alone or model else message_in(text) for text in texts]
     if all(said):

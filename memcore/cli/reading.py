@@ -30,7 +30,8 @@ LINKS = ("http://", "https://")
 CONFIG = {"model_type", "architectures"}  # what no plan has, and a config.json does
 HUB = "https://huggingface.co/"
 SWITCHES = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
-MAX_PLAN_BYTES = 2_000_000  # a plan with a config.json and a GPU inline has about 10,000
+MAX_PLAN_BYTES = 4_000_000  # most have 10,000; a config.json that lists its layers has 3 million
+MAX_TEXT_BYTES = 64_000_000  # of a file of another program: texts.py says what of it is read
 
 
 def given_plan(args: argparse.Namespace) -> Plan:

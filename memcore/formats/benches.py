@@ -7,7 +7,9 @@ They say how long tokens took, most of them the load too, and some which engine 
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import itertools
 import json
 import math
 import re
@@ -345,9 +347,20 @@ def _llama_rows(content: str) -> list[Bench]:
         start = content[: content.index("n_gen")].rfind("\n") + 1
         rows = [
             _llama_row({name: _plain(value or "") for name, value in row.items() if name})
-            for row in csv.DictReader(content[start:].splitlines())
+            for row in _csv_rows(content[start:])
         ]
     return _llama(rows)
+
+
+MOST_ROWS = 200  # of a table, and columns of one
+
+
+def _csv_rows(content: str) -> Iterator[Mapping[str | None, Any]]:
+    """The rows of a CSV with a header; none of what is no such table."""
+    lines = content.splitlines()
+    if lines[0].count(",") < MOST_ROWS:
+        with contextlib.suppress(csv.Error):
+            yield from itertools.islice(csv.DictReader(lines), MOST_ROWS)
 
 
 def _llama_row(row: Mapping[str, Any]) -> _Row:
@@ -360,6 +373,7 @@ def _llama(rows: Sequence[_Row]) -> list[Bench]:
     results; a prompt that is as long as tokens are deep is of the same request."""
     reads = [r for r in rows if r.prompt and not r.output and not r.depth and r.rate]
     makes = [r for r in rows if r.output and not r.prompt and r.rate]
+    reads, makes = reads[:MOST_ROWS], makes[:MOST_ROWS]
     if not makes:
         return [_of_llama(read, _Row(0, 1, 0, 0.0)) for read in reads]
     nothing = _Row(0, 0, 0, 0.0)

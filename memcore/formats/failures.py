@@ -21,7 +21,7 @@ SIZES = {
     **{unit: size for name, size in (("K", KiB), ("M", MiB), ("G", GiB), ("T", TiB))
        for unit in (name, f"{name}iB")},
 }  # fmt: skip
-_NUMBER = r"\d[\d.]{0,30}"
+_NUMBER = r"(?<![\d.])\d[\d.]{0,30}"
 _SIZE = rf"({_NUMBER}) ?(bytes|[KMGT]iB|[KMGT](?![A-Za-z]))"
 _GIB = rf"(?P<GiB>{_NUMBER})"
 _BYTES = r"(?P<bytes>\d{1,20})"
@@ -179,7 +179,8 @@ class Failure:
 
 
 def failure(content: str) -> Failure | None:
-    """The last message of that kind in a text; None where there is none."""
+    """The last message of that kind in a text, however long that is; None where there is none."""
+    content = _near(content)
     engine = next((name for name, text in SERVERS if re.search(text, content)), "")
     said = {name: _last(content, ways) for name, ways in WRITTEN.items()}
     if engine:
@@ -204,6 +205,25 @@ def failure(content: str) -> Failure | None:
     asked, total, free, allocated, reserved, process = (said[name] for name in names)
     found = Failure(asked, total, free, allocated, reserved, process, allowed=said["allowed"])
     return replace(found, host="more system memory" in content)
+
+
+NEAR, MOST_NEAR = 4_000, 300_000  # characters around a message, and of the last of them together
+_BEGINS = re.compile(
+    "|".join((_MARK.pattern, *(ways for _, ways in SERVERS), _NO_FIGURE.pattern)), re.IGNORECASE
+)
+
+
+def _near(content: str) -> str:
+    """What stands around the last messages of a long text."""
+    if len(content) <= MOST_NEAR:
+        return content
+    parts: list[tuple[int, int]] = []
+    for mark in _BEGINS.finditer(content):
+        start, end = max(0, mark.start() - NEAR), mark.end() + NEAR
+        if parts and start <= parts[-1][1]:
+            start = parts.pop()[0]
+        parts.append((start, end))
+    return "\n".join(content[start:end] for start, end in parts)[-MOST_NEAR:]
 
 
 def _count(content: str, ways: tuple[str, ...]) -> int:

@@ -60,6 +60,7 @@ SPLIT = re.compile(r"-\d{5}-of-\d{5}$")  # of a file in parts: llama-gguf-split'
 OWNER = re.compile(r"[a-z][a-z-]*_(?=[a-z])")  # whose model it is, in names such as google_gemma-3
 PUBLISHED = re.compile(r"huggingface\.co/([\w.-]+/([\w.-]+))")  # where a preset's shapes are from
 NAME = re.compile(r"([\w-][\w.-]*)/([\w-][\w.-]*)")  # of a model on the hub, after its owner's
+MOST_LETTERS = 500  # of a name and the folders before it
 TEXT = "-text"  # ends the presets of language models without their towers
 IMAGES = "-vision"  # ends those with them, of models whose other presets have none
 
@@ -67,9 +68,10 @@ IMAGES = "-vision"  # ends those with them, of models whose other presets have n
 def stored(name: str) -> str:
     """The word of serve.weight_dtype that a model's name says, or ''; of a type of llama.cpp's
     that no plan has, the nearest (see `unplanned`)."""
-    if of_mlx := _of_mlx(name.lower()):
+    name = name[-MOST_LETTERS:].lower()
+    if of_mlx := _of_mlx(name):
         return of_mlx
-    found = (word for pattern, word in (*STORED, *NEAR) if _says(pattern).search(name.lower()))
+    found = (word for pattern, word in (*STORED, *NEAR) if _says(pattern).search(name))
     return next(found, "")
 
 
@@ -94,6 +96,8 @@ def _says(pattern: str) -> re.Pattern[str]:
 
 def preset(name: str) -> str:
     """The preset whose shapes a model of this name has, or ''."""
+    if len(name) > MOST_LETTERS:
+        return ""
     plain = PurePosixPath(name.strip().rstrip("/").replace("\\", "/")).name.lower()
     plain = SPLIT.sub("", plain.partition(":")[0].removesuffix(".gguf"))
     if plain in catalog.model_names():  # a word that tells no shapes apart elsewhere may do so here

@@ -10,20 +10,24 @@ from memcore.models import cards
 PLACES = tuple(
     re.compile(pattern, re.MULTILINE)
     for pattern in (
-        r"(--gres)[= ]['\"]?\S*?gpu:([A-Za-z][\w.-]*)",
-        r"(--gpus(?:-per-(?:node|task))?)[= ]['\"]?([A-Za-z][\w.-]*):\d",
-        r"([\w./-]*(?:gke-accelerator|gpu\.product|instance-gpu-name))['\"]?\s*:\s*['\"]?([\w.-]+)",
-        r"^[ \t]*(accelerators|accelerator_type|gpu):\s*['\"{]*\s*([A-Za-z][\w.-]*)",
-        r"\b(gpu)\s*=\s*['\"]([A-Za-z][\w.-]*)(?::\d+)?['\"]",
-        r"(--constraint)[= ]['\"]?([A-Za-z][\w.-]*)",
+        r"(--gres)[= ]['\"]?\S{0,80}?gpu:([A-Za-z][\w.-]{0,80})",
+        r"(--gpus(?:-per-(?:node|task))?)[= ]['\"]?([A-Za-z][\w.-]{0,80}):\d",
+        (
+            r"(?<![\w./-])([\w./-]{0,80}(?:gke-accelerator|gpu\.product|instance-gpu-name))"
+            r"['\"]?\s*+:\s*+['\"]?([\w.-]{1,80})"
+        ),
+        r"^[ \t]*+(accelerators|accelerator_type|gpu):\s*+['\"{]*+\s*+([A-Za-z][\w.-]{0,80})",
+        r"\b(gpu)\s*+=\s*+['\"]([A-Za-z][\w.-]{0,80})(?::\d{1,9})?['\"]",
+        r"(--constraint)[= ]['\"]?([A-Za-z][\w.-]{0,80})",
     )
 )
+MOST_LOOKED_AT = 300_000  # characters of a text: what is longer is a model or a log
 
 
 def asked(content: str) -> tuple[str, str, str]:
     """What a text says of the GPU: the key, what it says, and the preset; three '' where it says
     nothing that has one."""
-    for place in PLACES:
+    for place in PLACES if len(content) <= MOST_LOOKED_AT else ():
         for key, said in place.findall(content):
             if found := cards.preset(said):
                 return key, said, found
@@ -32,12 +36,15 @@ def asked(content: str) -> tuple[str, str, str]:
 
 # How many GPUs a machine has and how many machines there are, of Kubernetes' jobs, SkyPilot and
 # dstack.
-EACH = re.compile(r"^[ \t]*[\"']?(?:nvidia|amd)\.com/gpu[\"']?:\s*[\"']?(\d+)", re.MULTILINE)
-PLACED = re.compile(
-    r"^[ \t]*(?:accelerators|gpu):\s*[\"'{]*\s*[A-Za-z][\w.-]*:\s*(\d+)", re.MULTILINE
+EACH = re.compile(
+    r"^[ \t]*+[\"']?(?:nvidia|amd)\.com/gpu[\"']?:\s*+[\"']?(\d{1,9})\b", re.MULTILINE
 )
-NODES = re.compile(r"^[ \t]*(?:num_nodes|numNodes|nodes):\s*(\d+)\s*$", re.MULTILINE)
-REPLICAS = re.compile(r"^[ \t]*replicas:\s*(\d+)\s*$", re.MULTILINE)
+PLACED = re.compile(
+    r"^[ \t]*+(?:accelerators|gpu):\s*+[\"'{]*+\s*+[A-Za-z][\w.-]{0,80}:\s*+(\d{1,9})\b",
+    re.MULTILINE,
+)
+NODES = re.compile(r"^[ \t]*+(?:num_nodes|numNodes|nodes):[ \t]*+(\d{1,9})[ \t\r]*+$", re.MULTILINE)
+REPLICAS = re.compile(r"^[ \t]*+replicas:[ \t]*+(\d{1,9})[ \t\r]*+$", re.MULTILINE)
 
 
 def counted(content: str) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from memcore.formats import hub, placement
 from memcore.formats.found import Draft, Keys, positive
 
 FROM = re.compile(r"^FROM[ \t]+(\S+)", re.MULTILINE)
-PARAMETER = re.compile(r"^PARAMETER[ \t]+(\w+)[ \t]+(.+?)[ \t]*$", re.MULTILINE)
+PARAMETER = re.compile(r"^PARAMETER[ \t]+(\w+)[ \t]+(\S.*)", re.MULTILINE)  # blanks may follow
 OTHERS = re.compile(r"^(?:PARAMETER|TEMPLATE|SYSTEM|ADAPTER|MESSAGE)[ \t]", re.MULTILINE)
 ADAPTER = re.compile(r"^ADAPTER[ \t]", re.MULTILINE)
 STORED = "q4_k_m"  # what its library has of most models, where a tag says no other
@@ -27,7 +27,7 @@ def read(content: str, draft: Draft) -> None:
     """What the file says."""
     named = FROM.findall(content)[-1]
     draft.model = draft.model or model(named)
-    keys = Keys(dict(PARAMETER.findall(content)), "PARAMETER {}".format)
+    keys = Keys({n: v.strip() for n, v in PARAMETER.findall(content)}, "PARAMETER {}".format)
     draft.put("serve.engine", "llama.cpp", "FROM", named)
     draft.put("serve.concurrency", 1, "OLLAMA_NUM_PARALLEL", "not said: 1")
     for path, name in (

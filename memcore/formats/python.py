@@ -19,6 +19,31 @@ READS = ("getenv", "get")  # of os and os.environ: a variable, or what stands be
 CONVERTS = ("int", "float", "str", "bool")
 
 
+MOST = 10**30  # of a number that sums make
+LEAVES = 200  # of a constant that holds others
+
+
+def depth(tree: ast.Module) -> int:
+    """How deep expressions stand in each other, in the statement where they are deepest."""
+    level, deepest = list[tuple[ast.AST, int]]([(tree, 0)]), 0
+    while level:
+        node, deep = level.pop()
+        deepest = max(deepest, deep)
+        inside = 0 if isinstance(node, ast.stmt) else deep + 1
+        level += [(inner, inside) for inner in ast.iter_child_nodes(node)]
+    return deepest
+
+
+def _is_small(found: Any) -> bool:
+    """Whether a constant holds few others: by their names lists may hold themselves many times."""
+    left, level = LEAVES, [found]
+    while level and left:
+        each, left = level.pop(), left - 1
+        if isinstance(each, (list, dict)):
+            level += each if isinstance(each, list) else each.values()
+    return not level
+
+
 def constants(tree: ast.Module) -> dict[str, Any]:
     """Constants that the module gives a name, and after a dot those that an option has where
     nobody says it."""
@@ -27,7 +52,7 @@ def constants(tree: ast.Module) -> dict[str, Any]:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             said = value(node.value, found)
-            if isinstance(target, ast.Name) and said is not None:
+            if isinstance(target, ast.Name) and said is not None and _is_small(said):
                 found[target.id] = said
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
             names = [each.value for each in node.args if isinstance(each, ast.Constant)]
@@ -76,9 +101,10 @@ def _sum(node: ast.BinOp, constants: Mapping[str, Any]) -> Any:
     if type(node.op) not in SUMS or not (_number(left) and _number(right)):
         return None
     try:
-        return SUMS[type(node.op)](left, right)
+        found = SUMS[type(node.op)](left, right)
     except (ArithmeticError, ValueError):
         return None
+    return found if abs(found) < MOST else None
 
 
 def _called(node: ast.Call, constants: Mapping[str, Any]) -> Any:

@@ -41,7 +41,7 @@ from memcore.formats import (
 )
 from memcore.formats.failures import Failure, failure
 from memcore.formats.found import Around, Draft, Said, underscored
-from memcore.formats.texts import UNSET, Text, adds, broken, options, several
+from memcore.formats.texts import MAX_JSON, MAX_SCRIPT, UNSET, Text, adds, broken, options, several
 from memcore.kept import kept
 from memcore.models import cards, catalog, quantization
 from memcore.models.config import parse_config
@@ -322,6 +322,12 @@ def kind_of(text: Text) -> str:
 
 def _strange(text: Text) -> str:
     """Why a text is of no known kind."""
+    if text.is_long and text.content.lstrip()[:1] not in ("{", "["):
+        most = (
+            f"read are at most {MAX_SCRIPT:,} of a script, a YAML or a TOML, {MAX_JSON:,} of JSON"
+        )
+        log = "and of a log what says that memory ran out, which is not in it"
+        return f"has {len(text.content):,} characters; {most}, {log}"
     if wrong := broken(text):
         return wrong
     if text.document:
@@ -353,6 +359,11 @@ def _reader(text: Text) -> Reader:
         for turn, (name, recognise, read) in enumerate(DOCUMENTS):
             if recognise(values):
                 return turn, name, functools.partial(read, values)
+    if text.is_long:
+        ran_out = None if values else failure(text.content)
+        if ran_out is None:
+            return last + 1, "", _unknown_kind
+        return last + 1, FAILURE, functools.partial(_failed, ran_out)
     if ollama.recognise(text.content):
         return last, "Ollama", functools.partial(ollama.read, text.content)
     if scripts.settings(text.content):
@@ -475,6 +486,10 @@ def _serves(
 
 
 def _nothing(command: Sequence[str], draft: Draft) -> None:
+    pass
+
+
+def _unknown_kind(draft: Draft) -> None:
     pass
 
 

@@ -484,7 +484,7 @@ def _none(node: ast.expr) -> bool:
 
 
 PRESET = re.compile(r"^\[([^\]\n]+)\][ \t]*$", re.MULTILINE)
-SETTING = re.compile(r"^([A-Za-z][\w.-]*)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+SETTING = re.compile(r"^([A-Za-z][\w.-]*)[ \t]*=(.*)$", re.MULTILINE)
 
 
 def presets(content: str) -> dict[str, dict[str, Any]]:
@@ -492,7 +492,7 @@ def presets(content: str) -> dict[str, dict[str, Any]]:
     options that its section and [*] have; {} where it is none."""
     parts = PRESET.split(content)
     sections = {
-        name: {key.replace("-", "_"): text for key, text in SETTING.findall(body)}
+        name: {key.replace("-", "_"): text.strip() for key, text in SETTING.findall(body)}
         for name, body in zip(parts[1::2], parts[2::2], strict=True)
     }
     shared = sections.pop("*", {})

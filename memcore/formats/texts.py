@@ -1,7 +1,9 @@
 """Texts: a stranger's file as keys and values, and a script as the commands in it.
 
 Nothing is run: of a script the variables that it sets itself are put in, of a YAML file only plain
-values are built. Every text is bounded in size, and in depth as a config.json is.
+values are built. Every text is bounded in size by what it is, and in depth, and is read in time
+that grows as its length does: a pattern that is run over one has no unbounded repeat that may
+begin at many places and fail at the end of each.
 """
 
 from __future__ import annotations
@@ -23,18 +25,23 @@ import yaml
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats import python
 
-MAX_CHARACTERS = 300_000
+MAX_CHARACTERS = 16_000_000  # of a log, in which the message that memory ran out may stand anywhere
+MAX_JSON = 4_000_000  # a config.json that lists its quantized layers has three million
+MAX_SCRIPT = 300_000  # of a script, a module of Python, a YAML or a TOML
+MAX_PLAIN_YAML = 30_000  # of a YAML where libyaml is not there: Python takes ten times as long
 MAX_COMMANDS = 200
 MAX_DEPTH = 24
-MAX_VALUES = 50_000  # of a document, with those of its aliases
+MAX_NESTED = 100  # lists and objects within each other, and expressions of Python
+MAX_VALUES = 200_000  # of a document, with those of its aliases
 MAX_EXPANDED = 20_000  # characters of a command once its variables are put in
+MAX_PUT_IN = 300_000  # characters that all variables of a text come to, each time they stand there
 ENDS = {";", "&", "&&", "|", "||", ";;", "(", ")"}  # what ends a command
 
 _COMMENT = re.compile(r"^[ \t]*#(?!SBATCH|!).*\n?", re.MULTILINE)
 _BLOCK = re.compile(
     r"^[ \t]*\{\{-?\s*(?:if|else|end|range|with|define|/\*).*?\}\}[ \t]*\n?", re.MULTILINE
 )
-_TEMPLATE = re.compile(r"\{\{-?\s*(?:[.$]?(?:Values)?[\w.]*?(\w+))?[^{}]*?\}\}")
+_TEMPLATE = re.compile(r"\{\{-?\s*+(?:[.$]?(?:Values)?+\.*+(\w++))?[^{}]*+\}\}")
 _FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,}).*$", re.MULTILINE)
 _ASSIGNED = re.compile(
     r"""^[ \t]*(?:export[ ]+|local[ ]+|declare[ ]+(?:-\w+[ ]+)*)?([A-Za-z_]\w*)(\+?)=
@@ -51,7 +58,8 @@ _WIDE = re.compile(r"[ \t]{100,}")  # no indentation, and long to look through
 _SET = re.compile(r"[A-Za-z_]\w*\+?=(?:\(| ?-)")  # a variable set to options: no command
 _OF_SHELL = re.compile(r"\s*(?:/bin/)?(?:ba|z)?sh\s+-\w*c\s+(['\"])(.*)\1\s*", re.DOTALL)
 _GIVEN = re.compile(r"\$(?:[@*]|(\w+)|\{(\w+)\})")  # what another variable, or who starts it, says
-_CONTINUED = re.compile(r"[ \t]*\\[ \t]*\n[ \t]*")  # a line that goes on: some leave a blank behind
+# A line that goes on: some leave a blank behind; the last one may have nothing to go on with.
+_CONTINUED = re.compile(r"(?<![ \t])[ \t]*+\\[ \t]*+(?:\n[ \t]*+|\Z)")
 _OPTIONS = re.compile(r"(?<=[^\s>])[ \t]*\n[ \t]+(?=--?[A-Za-z][\w-]*(?:[ =\n]|$))")
 _OF_SLURM = re.compile(r"^#SBATCH[ \t]+--([a-z-]+)[ =](\S+)", re.MULTILINE)
 _OF_SKYPILOT = re.compile(r"^[ \t]*accelerators:[ \t]*[\"']?[\w-]+:(\d+)", re.MULTILINE)
@@ -63,7 +71,7 @@ SLURM = {
     "SLURM_NTASKS": "ntasks",
     "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
 }
-_AFTER = re.compile(r"(?<=\s)#\s[^\n\"']*$", re.MULTILINE)  # a comment at a line's end
+_AFTER = re.compile(r"(?<=\s)#\s")  # a comment begins, where no quote follows on its line
 _SUMS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -94,12 +102,20 @@ class Text:
         """
         return _commands(self)
 
+    @property
+    def is_long(self) -> bool:
+        """Whether it has more than any script, module, YAML or TOML: only JSON and a message that
+        memory ran out are looked for."""
+        return len(self.content) > MAX_SCRIPT
+
     def __post_init__(self) -> None:
         if len(self.content) > MAX_CHARACTERS:
-            most = f"{MAX_CHARACTERS:,}"
-            raise PlanError(
-                [Issue(self.name, f"has more than {most} characters, so it is not read")]
-            )
+            raise PlanError([Issue(self.name, too_long(len(self.content), MAX_CHARACTERS))])
+
+
+def too_long(length: int, most: int) -> str:
+    """That a text is not read for its length."""
+    return f"has {length:,} characters; read are at most {most:,}"
 
 
 def text_of(name: str, data: bytes) -> Text:
@@ -131,7 +147,10 @@ def _code(content: str) -> str:
     return "\n\n".join(lines)
 
 
-class _Plain(yaml.SafeLoader):
+_LIBYAML = hasattr(yaml, "CSafeLoader")  # which most builds have
+
+
+class _Plain(yaml.CSafeLoader if _LIBYAML else yaml.SafeLoader):  # type: ignore[misc]
     """YAML's plain values, with numbers as 1e-4 and without dates, which JSON has not."""
 
 
@@ -166,18 +185,26 @@ def _read_as(read: Callable[[str], Any], content: str) -> Any:
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise ValueError(f"{where}{getattr(e, 'problem', None) or 'not readable'}") from None
     if _is_large(found):
-        raise ValueError(f"its anchors make more than {MAX_VALUES:,} values of it")
+        raise ValueError(
+            f"it has more than {MAX_VALUES:,} values, with those that its anchors repeat"
+        )
+    if _is_deep(found):
+        raise ValueError(f"it is nested more than {MAX_NESTED} deep")
     return found
 
 
-_NOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_NOTED = re.compile(r'"(?:\\.|[^"\\\n])*+"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 
 
 def _json(content: str) -> Any:
     """JSON, in which people write comments, and a comma after the last value."""
+    if len(content) > MAX_JSON:
+        raise ValueError(too_long(len(content), MAX_JSON))
     try:
         return json.loads(content)
     except ValueError:
+        if content.lstrip()[:1] not in ("{", "[", "/"):
+            raise
         bare = _NOTED.sub(lambda found: found[0] if found[0][0] == '"' else "", content)
         if bare == content and not re.search(r",\s*[}\]]", bare):
             raise
@@ -185,12 +212,9 @@ def _json(content: str) -> Any:
 
 
 def _document(content: str) -> Mapping[str, Any] | None:
-    plain = re.sub(
-        r"^[ \t]*//.*$", "", content, flags=re.MULTILINE
-    )  # as DeepSpeed's files may have
-    for read in (_json, tomllib.loads, _yaml):
+    for read in (_json, _toml, _yaml):
         try:
-            found = _read_as(read, plain if read is _yaml else content)
+            found = _read_as(read, content)
         except ValueError:
             continue
         if isinstance(found, dict) and all(isinstance(key, str) for key in found):
@@ -201,7 +225,7 @@ def _document(content: str) -> Mapping[str, Any] | None:
 # What a file's name ends in, how it is read, and what it is called.
 ENDS_IN: dict[str, tuple[Callable[[str], Any], str]] = {
     ".json": (_json, "JSON"),
-    ".toml": (tomllib.loads, "TOML"),
+    ".toml": (lambda content: _toml(content), "TOML"),
     **dict.fromkeys((".yaml", ".yml"), (lambda content: _yaml(content), "YAML")),
 }
 
@@ -219,6 +243,21 @@ def broken(text: Text) -> str:
     return ""
 
 
+def _is_deep(found: Any) -> bool:
+    """Whether a document is nested deeper than a file may be."""
+    level = [found] if isinstance(found, (Mapping, list)) else []
+    for _ in range(MAX_NESTED):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, Mapping) else each)
+            if isinstance(inner, (Mapping, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
 def _is_large(found: Any) -> bool:
     """Whether a document has more values than a file may, those of its aliases each time."""
     left, level = MAX_VALUES, [found]
@@ -234,7 +273,9 @@ def _is_large(found: Any) -> bool:
     return False
 
 
-_INTERPOLATED = re.compile(r"\$\{(?:(oc\.env|env|oc\.select):)?([\w.-]+)(?:[,:-]([^${}]*))?\}")
+_INTERPOLATED = re.compile(
+    r"\$\{(?:(oc\.env|env|oc\.select):)?([\w.-]{1,200})(?:[,:-]([^${}]{0,1000}))?\}"
+)
 
 
 def _resolved(found: dict[str, Any]) -> dict[str, Any]:
@@ -253,6 +294,14 @@ def _resolved(found: dict[str, Any]) -> dict[str, Any]:
         value = otherwise if value is None else value
         return match[0] if value is None or isinstance(value, (Mapping, list)) else value
 
+    left = MAX_PUT_IN
+
+    def text(match: re.Match[str]) -> str:
+        nonlocal left
+        new = str(said(match))
+        left -= len(new)
+        return new if left >= 0 else match[0]
+
     def put(value: Any, depth: int = 0) -> Any:
         if isinstance(value, dict):
             return {key: put(inner, depth) for key, inner in value.items()}
@@ -265,7 +314,7 @@ def _resolved(found: dict[str, Any]) -> dict[str, Any]:
             # a default is plain YAML: 4 is a number there
             new = _scalar(new) if new == whole[3] else new
         else:
-            new = _INTERPOLATED.sub(lambda match: str(said(match)), value)
+            new = _INTERPOLATED.sub(text, value)
         return value if new == value else put(new, depth + 1)
 
     return {key: put(value) for key, value in found.items()}
@@ -283,6 +332,7 @@ def _documents(content: str) -> list[Any]:
     """A stream of YAML documents, a chart's templates among them."""
     plain = _TEMPLATE.sub(lambda found: f"${found[1] or 'template'}", _BLOCK.sub("", content))
     try:
+        _bounded_yaml(plain)
         found = list(yaml.load_all(plain, _Plain))
         return [] if _is_large(found) else found
     except (ValueError, RecursionError, yaml.YAMLError):
@@ -290,10 +340,46 @@ def _documents(content: str) -> list[Any]:
 
 
 def _yaml(content: str) -> Any:
-    return yaml.load(re.sub(r"(?<=\w:)\t+", " ", content), _Plain)
+    """YAML, in which people write comments as DeepSpeed's JSON has them."""
+    _bounded_yaml(content)
+    bare = re.sub(r"^[ \t]*//.*$", "", content, flags=re.MULTILINE)
+    return yaml.load(re.sub(r"(?<=\w:)\t+", " ", bare), _Plain)
+
+
+def _bounded_yaml(content: str) -> None:
+    """Raises ValueError of a text that is too long to be read as YAML, or too deep where libyaml,
+    which looks itself, is not there."""
+    most = MAX_SCRIPT if _LIBYAML else MAX_PLAIN_YAML
+    if len(content) > most:
+        raise ValueError(too_long(len(content), most))
+    if not _LIBYAML and _brackets(content) > MAX_NESTED:
+        raise ValueError("it is nested too deep")
+
+
+def _brackets(content: str) -> int:
+    """How deep the brackets of a text stand in each other, wherever they are."""
+    depth = most = 0
+    for bracket in re.findall(r"[][(){}]", content):
+        depth = depth + 1 if bracket in "[({" else max(0, depth - 1)
+        most = max(most, depth)
+    return most
+
+
+def _toml(content: str) -> Any:
+    """TOML, whose reader goes as deep as a text does and takes longer for long keys."""
+    if len(content) > MAX_SCRIPT:
+        raise ValueError(too_long(len(content), MAX_SCRIPT))
+    if _brackets(content) > MAX_NESTED or _DOTTED.search(content):
+        raise ValueError("it is nested too deep")
+    return tomllib.loads(content)
+
+
+_DOTTED = re.compile(r"(?:[\w\"'-]{1,80}[ \t]*+\.[ \t]*+){24}")
 
 
 def _commands(text: Text) -> tuple[tuple[str, ...], ...]:
+    if text.is_long:
+        return ()
     if built := _of_dockerfile(text.content):
         return tuple(built)
     manifest = any(word in text.content for word in ("image", "modelFormat", '"args"'))
@@ -409,9 +495,9 @@ def several(text: Text) -> dict[str, tuple[str, ...]]:
     return options
 
 
-_MADE = re.compile(r"^([A-Za-z_]\w*)[ \t]*[?:]=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_MADE = re.compile(r"^([A-Za-z_]\w*)[ \t]*[?:]=(.*)$", re.MULTILINE)
 _UNIT = re.compile(r"^Environment=(.*)$", re.MULTILINE)
-_SUBSTITUTED = re.compile(r"\$\((?!\()([\w./-]*)[^()\n]*\)|(?<=[ =])`([\w./-]+)[ |][^`\n]*`")
+_SUBSTITUTED = re.compile(r"\$\((?!\()([\w./-]*+)[^()\n]*+\)|(?<=[ =])`([\w./-]++)[ |][^`\n]*+`")
 _FOLDERS = re.compile(r"(?<=[\w.:])\\(?=[\w.])")
 
 
@@ -419,7 +505,9 @@ def _shell(content: str) -> str:
     """A script as a shell has it: variables of a Makefile, a justfile or a systemd unit, folders of
     Windows, and what a command prints, of which nothing is known, as one word."""
     if _MADE.search(content):
-        content = _MADE.sub(lambda found: f'{found[1]}="{found[2].strip(chr(34))}"', content)
+        content = _MADE.sub(
+            lambda found: f'{found[1]}="{found[2].strip().strip(chr(34))}"', content
+        )
         content = re.sub(r"\$\((\w+)\)|\{\{ *(\w+) *\}\}", r"${\1\2}", content)
     content = _UNIT.sub(lambda found: "\n".join(_words(found[1])), content)
     content = _FOLDERS.sub("/", content)
@@ -431,7 +519,14 @@ def _continued(content: str) -> str:
     content = _shell(_WIDE.sub(" ", content))
     content = _COMMENT.sub("", _FENCE.sub("\n", content)).replace("\r\n", "\n")
     content = re.sub(r"^[ \t]*!(?=\S)", "", content, flags=re.MULTILINE)  # a notebook's commands
-    return _OPTIONS.sub(" ", _CONTINUED.sub(" ", _AFTER.sub("", content)))
+    content = "\n".join(map(_without_comment, content.split("\n")))
+    return _OPTIONS.sub(" ", _CONTINUED.sub(" ", content))
+
+
+def _without_comment(line: str) -> str:
+    """A line without the comment at its end; a sign before a quote may be in a text."""
+    begins = _AFTER.search(line, max(line.rfind('"'), line.rfind("'")) + 1) if "#" in line else None
+    return line[: begins.start()] if begins else line
 
 
 def _script(content: str, given: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
@@ -549,10 +644,14 @@ def _pairs(given: Any) -> Iterable[tuple[Any, Any]]:
 def _expanded(content: str, variables: Mapping[str, str]) -> str:
     """A script with its variables put in: those of variables too, to a depth."""
 
+    left = MAX_PUT_IN
+
     def value(found: re.Match[str]) -> str:
+        nonlocal left
         name, otherwise = found[1] or found[3], found[2]
         if variables.get(name):
-            return variables[name]
+            left -= len(variables[name])
+            return variables[name] if left >= 0 else found[0]
         return otherwise if otherwise is not None else found[0]
 
     def total(found: re.Match[str]) -> str:
@@ -565,7 +664,7 @@ def _expanded(content: str, variables: Mapping[str, str]) -> str:
 
     for _ in range(4):
         put = _sums(_VARIABLE.sub(value, content), total)
-        if put == content or len(put) > 10 * MAX_CHARACTERS:
+        if put == content or left < 0:
             break
         content = put
     return content
@@ -588,10 +687,14 @@ def _sums(content: str, total: Callable[[re.Match[str]], str]) -> str:
 def module(content: str) -> ast.Module:
     """A text as a module of Python, of a notebook without its commands; one without a line, if it
     is none."""
+    nothing = ast.Module(body=[], type_ignores=[])
+    if len(content) > MAX_SCRIPT:
+        return nothing
     try:
-        return ast.parse(_MAGIC.sub(r"\1pass", content))
+        tree = ast.parse(_MAGIC.sub(r"\1pass", content))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ast.Module(body=[], type_ignores=[])
+        return nothing
+    return tree if python.depth(tree) <= MAX_NESTED else nothing
 
 
 def _value(node: ast.expr) -> int:

@@ -11,7 +11,7 @@ from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.models.model import HARMLESS, UNLIMITED, WEIGHTLESS, Reading, Watched, in_json, text_of
 from memcore.tape.structure import CAUSAL
 
-MAX_CONFIG_BYTES = 1_000_000  # the largest published config.json is far below
+MAX_CONFIG_BYTES = 4_000_000  # one that lists its quantized layers has 3,087,083
 MAX_CONFIG_DEPTH = 20
 
 

@@ -48,7 +48,9 @@ ALIASES = "a0: &a0 {x: 1, y: 2}\n" + "".join(
 def test_aliases_that_grow_without_bound_are_refused_at_once(content):
     start = time.process_time()
     assert kind_of(Text("a.yaml", content)) == ""
-    with pytest.raises(PlanError, match="its anchors make more than"):
+    with pytest.raises(
+        PlanError, match="more than 200,000 values, with those that its anchors repeat"
+    ):
         found(content)
     assert time.process_time() - start < 2
 

@@ -284,6 +284,7 @@ class Serve:
     computed_tokens: int
     step_sequences: int
     running: int
+    sequences_short: int
     prefill_steps: int | None
     transfer_seconds: float | None
     tower_seconds: float | None
@@ -299,6 +300,7 @@ class Serve:
     stall_seconds: float | None
     tokens_per_step: float
     tokens_per_second: float | None
+    decode_tokens_per_second: float | None
     prompt_token_seconds: float | None
     output_token_seconds: float | None
     cost_per_million_in: float | None

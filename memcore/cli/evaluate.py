@@ -440,7 +440,8 @@ def _serve(plan: Plan, report: Report) -> Iterable[str]:
         said += (
             f"\nFirst token after {seconds_text(serve.ttft_seconds)} ({first}), then one every "
             f"{seconds_text(serve.tpot_seconds)} ({each}); {serve.tokens_per_second:,.0f} tokens/s "
-            "in all. Eight in ten that were measured lie within"
+            f"in all, prompts read besides, and {serve.decode_tokens_per_second or 0:,.0f} by "
+            "decoding alone. Eight in ten that were measured lie within"
         )
     if serve.cost_per_million_in is not None and serve.cost_per_million_out is not None:
         said += (

@@ -17,11 +17,12 @@ from memcore.plan.plan import Plan, limits_of
 from memcore.plan.repair import planned
 from memcore.plan.sections import Cluster
 from memcore.search import fronts
-from memcore.search.solve import ANY, Answer, Miss, Targets, last, serving_limit
+from memcore.search.solve import ANY, Answer, Miss, Targets, in_a_loop, last, serving_limit
 from memcore.serving.serve import servable, serve
 from memcore.serving.server import Server
 from memcore.serving.time import of_running
 from memcore.units import HOUR, MILLION
+from memcore.words.serving import CLOSED
 
 RANKS = (1, 2, 4, 8, 16, 32, 64)
 # What a plan says of its nodes, as it is where it says nothing.
@@ -53,6 +54,7 @@ class Choice:
     each: float
     first_range: tuple[float, float]
     each_range: tuple[float, float]
+    per_gpu: float
     price: float | None
     source: str
     cost_in: float | None
@@ -66,10 +68,6 @@ class Choice:
     @property
     def per_user(self) -> float:
         return 1 / self.each
-
-    @property
-    def per_gpu(self) -> float:
-        return self.users / self.each / self.plan.serving_ranks
 
     def to_dict(self) -> dict[str, object]:
         """Its figures by name, and the fields that make the asked plan this choice."""
@@ -93,6 +91,7 @@ class Choice:
             "cluster.gpus": self.gpus,
             "serve.tp": self.tp,
             "serve.concurrency": self.users,
+            "serve.arrivals": CLOSED,
         }
 
 
@@ -103,6 +102,7 @@ def table_of(
     plan's concurrency) within the targets; those that can on none are left out. The fewest GPUs
     come first, of as many the fastest. Raises PlanError where the model is not served."""
     refuse(plan, users)
+    plan = in_a_loop(plan)
     users, weights = users or plan.serve.concurrency, least_bytes(plan)
     found = []
     for name in names or catalog.gpu_names():
@@ -138,7 +138,7 @@ def fewest_for_users(plan: Plan, targets: Targets = ANY) -> Answer | None:
     fewer, tp = best.replicas - 1, best.plan.serving_tp
     each = math.ceil(users / fewer) if fewer else users
     ranks = tp if fewer else max(1, tp // 2)
-    other = planned_on(plan, gpu, ranks, ranks * plan.serving_pp, each)
+    other = planned_on(in_a_loop(plan), gpu, ranks, ranks * plan.serving_pp, each)
     limit = serving_limit(other, targets) if other else "rule"
     booked = best.booked
     return Answer("users", best.gpus, booked, serve(booked), limit or "range")
@@ -151,6 +151,7 @@ def choices(
     plan's): every number of ranks, and from the fewest replicas up to one for each user, doubled
     each time. Raises PlanError where the model is not served."""
     refuse(plan, users)
+    plan = in_a_loop(plan)
     users, weights = users or plan.serve.concurrency, least_bytes(plan)
     found = []
     for name in asked_gpus(plan, names):
@@ -166,6 +167,7 @@ def nearest(plan: Plan, targets: Targets, names: Iterable[str] = ()) -> tuple[Ch
     """Where nothing keeps to the targets: one user alone where that is least too slow, and how far
     that is; None where some choice keeps to them, or none has the memory."""
     refuse(plan)
+    plan = in_a_loop(plan)
     weights = least_bytes(plan)
     best: tuple[str, Server, Miss] | None = None
     for name in names or catalog.gpu_names():
@@ -267,7 +269,8 @@ def _choice(plan: Plan, name: str, server: Server, users: int, n: int) -> Choice
     a_second = None if hour is None else hour / HOUR * MILLION
     return Choice(
         name, server.plan.serving_tp, replicas, each, now.ttft_seconds, now.tpot_seconds,
-        now.ttft_range, now.tpot_range, price, source,
+        now.ttft_range, now.tpot_range, now.tokens_per_second / server.plan.serving_ranks,
+        price, source,
         None if a_second is None else a_second * now.prompt_token_seconds,
         None if a_second is None else a_second * now.output_token_seconds,
         server.plan,

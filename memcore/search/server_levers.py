@@ -195,6 +195,9 @@ def _tries(plan: Plan, fewer: bool) -> Iterable[tuple[str, dict[str, Any]]]:
             if pp > plan.serving_pp:
                 booked = tp * pp * math.ceil(gpus / (tp * pp))
                 yield SAME, {"serve.pp": pp, "serve.tp": tp, "cluster.gpus": booked}
+    here = Server.of(plan).numbers.serve
+    if here.sequences_short and here.blocks >= s.concurrency:
+        yield SAME, {"serve.max_num_seqs": int(here.blocks)}
     if plan.share == DEVICE and Server.of(plan).numbers.serve.memory_share < FULLER:
         yield SAME, {"serve.memory_utilization": FULLER}
     if not KV_CACHES[plan.cache_manager].pages:

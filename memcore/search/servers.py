@@ -43,7 +43,7 @@ from memcore.search.found import (
 )
 from memcore.search.fronts import Figured, front
 from memcore.search.levers import differences
-from memcore.search.solve import Miss, Targets, gpus_each
+from memcore.search.solve import Miss, Targets, gpus_each, in_a_loop
 from memcore.search.space import KEEPS, ROUNDING, TRAINING
 from memcore.serving.server import Server
 from memcore.timing.certainty import Told, apart_serving, ranked
@@ -240,7 +240,9 @@ class _Run:
         counts = _replicas(self.users)
         room = catalog.accelerator(name).usable_bytes
         for tp in RANKS:
-            one = planned_on(self.start, name, tp, gpus_each(self.start, tp), self.users, words)
+            one = planned_on(
+                in_a_loop(self.start), name, tp, gpus_each(self.start, tp), self.users, words
+            )
             if one is not None and tp > joined(one):
                 return
             self.judged += len(counts)
@@ -268,11 +270,11 @@ class _Run:
         gpus, each = replicas * gpus_each(self.start, tp), -(-self.users // replicas)
         if self.gpus_at_most and gpus > self.gpus_at_most:
             return MORE
-        plan = planned_on(self.start, name, tp, gpus, each, words)
+        plan = planned_on(in_a_loop(self.start), name, tp, gpus, each, words)
         if plan is None:
             return RULES
         x = Server.of(plan).numbers.serve
-        if x.max_concurrency < each:
+        if x.max_concurrency < each or not x.fits:
             return MEMORY
         if x.running < each:
             return STEP

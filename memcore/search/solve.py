@@ -19,7 +19,7 @@ from memcore.serving.serve import serve
 from memcore.serving.server import Server
 from memcore.serving.time import at_once, of_running
 from memcore.units import seconds_text
-from memcore.words.serving import KV_CACHES, PREFILLS
+from memcore.words.serving import CLOSED, KV_CACHES, PREFILLS
 
 MOST_TOKENS = 1 << 24  # of a prompt, as a plan allows
 MOST_SEQUENCES = 1_000_000
@@ -162,6 +162,14 @@ def serving_limit(plan: Plan, targets: Targets = ANY) -> str:
     return "" if targets == ANY else targets.missed(s.ttft_seconds, s.tpot_seconds)
 
 
+def in_a_loop(plan: Plan) -> Plan:
+    """The plan with its sequences as users who are there at all times: what each feels has the
+    prompts of the others in it."""
+    if plan.serve.arrivals == CLOSED:
+        return plan
+    return plan.model_copy(update={"serve": plan.serve.model_copy(update={"arrivals": CLOSED})})
+
+
 def _why_not(plan: Plan | None, targets: Targets) -> str:
     return serving_limit(plan, targets) if plan else "rule"
 
@@ -191,6 +199,7 @@ def longest_context(plan: Plan, targets: Targets = ANY) -> Answer:
     """The longest sequences, prompt and output together, of which as many run as the plan says.
     The output keeps its length; no more than the positions that the model was made for, of an
     encoder-decoder those of its prompt. What a contiguous cache reserves follows."""
+    plan = plan if targets == ANY else in_a_loop(plan)
     model, output = plan.as_served.architecture, plan.serve.output_len
     positions = model.max_positions - (0 if model.encoder_decoder else output)
     most = max(1, min(MOST_TOKENS, positions))
@@ -213,6 +222,7 @@ def largest_concurrency(plan: Plan, targets: Targets = ANY) -> Answer:
     """The most sequences of the plan's length that run at once on one replica.
 
     max_batched_tokens and what a sampler holds follow the number of sequences, as in a plan."""
+    plan = plan if targets == ANY else in_a_loop(plan)
     most = min(MOST_SEQUENCES, at_once(Server.of(plan)))
     limit = "range" if most == MOST_SEQUENCES else "step"
     return _largest("concurrency", plan, "serve.concurrency", most, limit, targets)

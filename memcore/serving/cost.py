@@ -6,13 +6,15 @@ from __future__ import annotations
 from typing import Any
 
 from memcore.quantity.reading import Read, at_least_zero, quantity
+from memcore.serving.time import closed, joins
 from memcore.serving.towers import runs_tower
 from memcore.units import HOUR, MILLION
 from memcore.words.serving import PREFILLS
 
 SHARED = (
-    "a replica that is busy all along: a prompt is charged with the steps that read it, an output "
-    "token with its share of a step of all that run"
+    "a replica that is busy all along: a prompt is charged with the steps that read it, in a "
+    "closed loop with what it adds to them; an output token with its share of all else, so that "
+    "both together are the replica's time"
 )
 
 
@@ -23,6 +25,8 @@ SHARED = (
 def prompt_token_seconds(x: Any) -> Read | None:
     if not x.serve.running:
         return None
+    if joins(x.server):
+        return x.serve.interruption_seconds / x.plan.serve.prompt_len
     step = x.serve.prefill_step
     if PREFILLS[x.plan.serve.prefill].chunked:  # its steps generate besides, which outputs pay for
         step = at_least_zero(step - x.serve.decode_step)
@@ -37,7 +41,14 @@ def prompt_token_seconds(x: Any) -> Read | None:
     "Of the replica, for each token that comes out of it.", [SHARED],
 )  # fmt: skip
 def output_token_seconds(x: Any) -> Read | None:
-    return x.serve.tpot_seconds / x.serve.running if x.serve.running else None
+    if not x.serve.running:
+        return None
+    if not closed(x.server):
+        return x.serve.tpot_seconds / x.serve.running
+    every = x.serve.request_seconds / x.serve.running
+    if joins(x.server):
+        every = every - x.serve.interruption_seconds
+    return every / x.plan.serve.output_len
 
 
 def _million(x: Any, each: Read) -> Read:

@@ -26,7 +26,7 @@ from memcore.tape.dims import HEADS, TP, VOCAB, Extents, Shape
 from memcore.tape.ledger import INFERENCE, Amounts, window
 from memcore.units import GiB, MiB
 from memcore.words import engines
-from memcore.words.serving import PREFILLS
+from memcore.words.serving import PREFILLS, RUNTIMES
 from memcore.words.training import QUANTIZED
 
 LOGITS: Shape = (VOCAB,)
@@ -414,9 +414,37 @@ def _with_a_reader(x: Any) -> Read:
     return left / x.serve.sequence_bytes
 
 
+def starts_by_states(server: Server) -> bool:
+    """Whether the engine starts only if each sequence that it schedules has a block for a state."""
+    by_graphs = not RUNTIMES[server.plan.runtime].launches
+    return bool(server.plan.engine == engines.VLLM and by_graphs and server.manager.pages
+                and server.caches.recurrent)  # fmt: skip
+
+
+STARTS = (
+    "vLLM with CUDA graphs raises an error at its start where max_num_seqs is more than the blocks "
+    "of the cache, since each sequence that generates needs one for its state "
+    "(vllm/config/compilation.py of 0.33)"
+)
+
+
+@quantity(
+    "serve.sequences_short", "Sequences without a block for a state", "sequences",
+    "Of those that the engine schedules: with any it does not start.", [STARTS],
+)  # fmt: skip
+def sequences_short(x: Any) -> Read:
+    if not starts_by_states(x.server):
+        return x.said(0, "It starts with any.", [SERVER])
+    return at_least_zero(x.serve.sequence_limit - x.serve.blocks)
+
+
 @quantity("serve.fits", "Serving fits", "", "Whether every sequence asked for has its room.")
 def fits(x: Any) -> Read:
-    return no_more(x.plan.serve.concurrency, x.serve.max_concurrency)
+    room = x.serve.max_concurrency
+    if starts_by_states(x.server):
+        none = x.known("none, as it does not start", 0, "sequences", source=STARTS)
+        room = where(x.serve.sequences_short > 0, none, room)
+    return no_more(x.plan.serve.concurrency, room)
 
 
 @quantity(

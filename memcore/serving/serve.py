@@ -59,6 +59,8 @@ def verdict(served: Serve, plan: Plan) -> str:
     asked, left = served.sequence_bytes * concurrency, served.kv_budget_bytes
     if reason := nothing_fits(served):
         return f"{reason}. {REMEDY}"
+    if reason := does_not_start(served):
+        return reason
     need = "1 sequence needs" if concurrency == 1 else f"{concurrency:,} sequences need"
     need += f" {bytes_text(asked)} of KV cache "
     need += (
@@ -69,6 +71,18 @@ def verdict(served: Serve, plan: Plan) -> str:
         room = f"{bytes_text(left)} left for it{where}"
         return f"{need}, of {room}; {bytes_text(left - asked)} to spare"
     return f"{need}, and {bytes_text(left)} are left{where}; {served.max_concurrency:,} fit"
+
+
+def does_not_start(served: Serve) -> str:
+    """Why the engine raises an error at its start though sequences fit; '' where it starts."""
+    if not served.sequences_short or not served.max_concurrency:
+        return ""
+    return (
+        f"vLLM does not start: max_num_seqs ({served.sequence_limit:,}) is more than the "
+        f"{served.blocks:,} blocks of the cache, of which each sequence that generates needs one "
+        f"for its state. Set serve.max_num_seqs to {served.blocks:,} or fewer, or raise "
+        "serve.memory_utilization"
+    )
 
 
 def nothing_fits(served: Serve) -> str:

@@ -636,7 +636,10 @@ def host_rate(plan: Plan, x: Any = PLAIN) -> Read:
 
 def of_running(server: Server, running: int) -> Values:
     """Its quantities while so many sequences generate, each at half of its output, and no others
-    are asked of it."""
+    are asked of it; in a closed loop those of as many users."""
+    if closed(server):
+        serve = server.plan.serve.model_copy(update={"concurrency": running})
+        return replace(server, plan=server.plan.model_copy(update={"serve": serve})).numbers
     return server.numbers.where_given({"serve.running": running, "serve.waiting": 0})
 
 
@@ -1149,10 +1152,31 @@ def stall_seconds(x: Any) -> Read | None:
     return read if words.chunked else x.serve.decode_step + read
 
 
-@quantity("serve.tokens_per_second", "Output tokens per second", "tokens/s", "Of one replica.")
+@quantity(
+    "serve.tokens_per_second",
+    "Output tokens per second",
+    "tokens/s",
+    "Of one replica that is busy all along, which reads a prompt for each output too.",
+)
 def tokens_per_second(x: Any) -> Read | None:
     if not x.serve.running:
         return None
     if closed(x.server):
         return x.serve.running * x.plan.serve.output_len / x.serve.request_seconds
-    return x.serve.running / x.serve.tpot_seconds
+    if PREFILLS[x.plan.serve.prefill].elsewhere:
+        return x.serve.decode_tokens_per_second
+    prompt = x.plan.serve.prompt_len * x.serve.prompt_token_seconds
+    output = x.plan.serve.output_len * x.serve.output_token_seconds
+    return x.plan.serve.output_len / (prompt + output)
+
+
+@quantity(
+    "serve.decode_tokens_per_second",
+    "Tokens per second by decoding alone",
+    "tokens/s",
+    "Of one replica while it reads no prompts.",
+)
+def decode_tokens_per_second(x: Any) -> Read | None:
+    if not x.serve.running:
+        return None
+    return x.serve.running * x.serve.tokens_per_step / x.serve.decode_step

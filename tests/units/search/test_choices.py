@@ -50,10 +50,15 @@ def test_of_the_plan_s_own_gpu_the_price_is_the_plan_s():
 def test_a_million_tokens_cost_what_the_replica_costs_meanwhile():
     s = evaluate(PLAN.changed("serve.tp", 4)).serve
     hour = 2.5 * s.gpus_per_replica
-    assert s.cost_per_million_out == pytest.approx(hour / 3600 / s.tokens_per_second * 1e6)
+    assert s.cost_per_million_out == pytest.approx(hour / 3600 / s.decode_tokens_per_second * 1e6)
     read = s.prompt_token_seconds * 2048
     assert read <= s.ttft_seconds
     assert s.cost_per_million_in == pytest.approx(hour / 3600 * s.prompt_token_seconds * 1e6)
+    for arrivals in ("poisson", "closed"):  # a request in and out is the rent of its share
+        s = evaluate(PLAN.changed("serve.tp", 4).changed("serve.arrivals", arrivals)).serve
+        each = 2048 * s.prompt_token_seconds + PLAN.serve.output_len * s.output_token_seconds
+        assert each * s.tokens_per_second / PLAN.serve.output_len == pytest.approx(1)
+    s = evaluate(PLAN.changed("serve.tp", 4)).serve
     free = evaluate(PLAN.changed("serve.tp", 4).changed("run.price_per_gpu_hour", 0.0)).serve
     assert free.cost_per_million_in is free.cost_per_million_out is None
     assert free.output_token_seconds == s.output_token_seconds

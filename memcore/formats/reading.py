@@ -240,6 +240,10 @@ def read_files(
             instead = f"{value_text(ADAPTER, LORA)} is used in place of {was}"
             plan, mended = other, [Issue(ADAPTER, instead), *changes]
     plan = placement.fitted(plan, draft)
+    if plan.train.adapter == "none" and get(document, ADAPTER) != "none":
+        # Training every weight is another job, so that nothing is answered.
+        reasons = why.items() or [(ADAPTER, "adapters are not planned with the rest")]
+        raise PlanError(Issue(path, message) for path, message in reasons)
     alone = next(iter(why.items())) if len(why) == 1 else None  # why all of it was changed
     changed = []
     for i in mended:
@@ -535,6 +539,12 @@ def _model(
         return served
     if not found:
         raise PlanError([Issue("model", _unknown(draft.model))])
+    language = f"{found}{hub.TEXT}"
+    if draft.fields.get(ADAPTER, "none") != "none" and language in catalog.model_names():
+        # Programs leave the tower frozen then (LLaMA-Factory's freeze_vision_tower, which is on).
+        message = f"{shown(draft.model)} is planned without its frozen tower of images: {language}"
+        assumed.append(Issue("model", message))
+        return language
     if draft.towers and f"{found}{hub.IMAGES}" in catalog.model_names():
         found = f"{found}{hub.IMAGES}"  # which servers load
     if found != draft.model:

@@ -367,8 +367,8 @@ def offload_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
     ):
         why = "FSDP2 keeps parameters, gradients and states in one place, DRAM"
         yield broken(field, why, *none, {"train.offload_optimizer": "cpu"}, *on_nvme)
-    if parameters and t.adapter != "none":
-        why = "adapters are not planned with offloaded parameters"
+    if parameters and t.adapter != "none" and not framework.as_floats:
+        why = "adapters are planned with offloaded parameters under FSDP2 alone"
         yield broken(field, why, *none, {"train.adapter": "none"})
     if parameters and t.ema != "none":
         why = "an average of offloaded parameters is not planned"

@@ -322,7 +322,7 @@ def adapter_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     if t.kernels == "compile":
         why = "adapters are not planned with compiled layers"
         yield broken(field, why, drop, *to("train.kernels", "hf", "liger"))
-    if t.offload_optimizer != "none":
+    if t.offload_optimizer != "none" and t.offload_parameters == "none":
         why = "adapters are not planned with optimizer offload"
         yield broken(field, why, drop, {"train.offload_optimizer": "none"})
     if not framework.own and plan.sharing * p.ep > 1:

@@ -181,7 +181,15 @@ def _booking_notes(plan: Plan, trained: bool) -> list[str]:
             "cluster.gpus_per_node to 0, or cluster.node to a host that has as many."
         )
     nodes, rest = divmod(gpus, here)
-    if rest and (nodes or here % rest):
+    if node.up_to and plan.cluster.node is None and gpus > 1:
+        through = "" if plan.accelerator.peer_access else " through the host's memory (no P2P)"
+        boxes = "one box" if gpus <= here else f"{-(-gpus // here):,} boxes of {here:,}"
+        notes.append(
+            f"The GPUs are assumed to stand in {boxes} (cluster.gpus_per_node), joined by PCIe"
+            f"{through}; of the host's memory two channels are assumed, "
+            f"{rate_text(node.dram_bandwidth, 'B/s')}. Set cluster.node to another host."
+        )
+    if rest and (nodes or here % rest) and not (node.up_to and not nodes):
         filled = f"{nodes:,} of them and {rest:,} of another" if nodes else f"{rest:,} of one"
         notes.append(
             f"{gpus:,} GPUs fill no whole number of nodes of {here:,}, but {filled}: "

@@ -345,10 +345,19 @@ def _memory(report: Report) -> Iterable[str]:
         (i.label for i in memory.timeline if (i.rank, i.id) == (peak.rank, peak.instant)),
         peak.instant,
     )
-    yield (
-        f"{memory.verdict.upper()}: {bytes_text(low)} to {bytes_text(high)} of "
-        f"{bytes_text(memory.capacity_bytes)} per GPU\nPeak: {label}"
+    of_gpu = (
+        f"{bytes_text(low)} to {bytes_text(high)} of {bytes_text(memory.capacity_bytes)} per GPU"
     )
+    full = [
+        f"{name}, {bytes_text(memory.tiers[tier])} of {bytes_text(memory.tier_capacities[tier])}"
+        for tier, name in (("dram", "the host's memory (DRAM)"), ("nvme", "the host's NVMe"))
+        if memory.tiers.get(tier, 0) > memory.tier_capacities.get(tier, 0)
+    ]
+    if full and high <= memory.capacity_bytes:  # the GPUs have room
+        of_gpu = f"{' and '.join(full)} of a node. The GPU has room: {of_gpu}"
+    elif full:
+        of_gpu = f"{of_gpu}; and {' and '.join(full)} of a node"
+    yield f"{memory.verdict.upper()}: {of_gpu}\nPeak: {label}"
 
     def row(name: str, size: int, whole: int) -> tuple[str, ...]:
         share = f"{size / whole:.1%}" if whole else ""

@@ -137,6 +137,7 @@ class Node(_Described):
     is unified, the accelerator's own figures count in place of dram_bandwidth and pcie_bandwidth.
 
     gpus             of the host, which share its DRAM, NVMe and network
+    up_to            it has as many of them as somebody puts in, and not always all
     network_of_each  each accelerator has a part of the network of its own (1 / gpus of it), which
                      it keeps alone; else all that run share the whole
     domain           how many accelerators the fast links join: a rack, a slice; 0: the host's
@@ -158,6 +159,7 @@ class Node(_Described):
     nvme_write_bandwidth: Rate
     network: Name
     network_bandwidth: Rate
+    up_to: bool = False
     network_of_each: bool = False
     domain: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     wiring: Literal["switch", "mesh", "cube", "torus"] = "switch"

@@ -11,7 +11,7 @@ from memcore.serving.serve import REMEDY, nothing_fits, of_fewer
 from memcore.serving.server import Server, one_forward
 from memcore.serving.weights import on_host
 from memcore.tape.dims import ceil_div
-from memcore.units import bytes_text
+from memcore.units import bytes_text, rate_text
 from memcore.words.engines import ENGINES, POOL, sizes_of_sglang
 from memcore.words.stored import AS_PUBLISHED, KV_DTYPES
 
@@ -115,9 +115,10 @@ def _on_host(server: Server) -> str:
     every = range(server.stack.count)
     there, dram = on_host(server, one_forward(server), every), plan.node.dram_bytes
     said = (
-        f"Serving: {bytes_text(there)} of weights lie in the host's memory, where the CPU reads "
-        f"{bytes_text(int(plan.node.dram_bandwidth))} a second at most (cluster.node: "
-        f"{plan.node.label}); what it computes meanwhile is not counted."
+        f"Serving: {bytes_text(there)} of weights lie in the host's memory, whose channels "
+        f"{'are assumed' if plan.cluster.node is None else 'are'} those of cluster.node, "
+        f"{plan.node.label}: the CPU reads {rate_text(plan.node.dram_bandwidth, 'B/s')} at most, "
+        "which decides the speed; what it computes meanwhile is not counted."
     )
     return said + f" They do not fit: it has {bytes_text(dram)}." * (there > dram)
 

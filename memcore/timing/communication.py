@@ -339,7 +339,14 @@ def fast_rate(plan: Plan, x: Any = PLAIN) -> Read:
     rate = x.at("hardware.peer_bandwidth", gpu.peer_bandwidth)
     if gpu.peer_payload != 1:
         rate = rate * x.at("hardware.peer_payload", gpu.peer_payload)
-    return rate if gpu.peer_access else rate * x.constant(constants.THROUGH_HOST)
+    if gpu.peer_access:
+        return rate
+    rate = rate * x.constant(constants.THROUGH_HOST)
+    if plan.gpus_in_node <= 2 or not plan.node.dram_bandwidth:
+        return rate
+    written = x.known("written and read", 2, source="what passes through the host's memory")
+    gpus = x.known("GPUs of a node", plan.gpus_in_node, source="the plan")
+    return least(rate, x.at("hardware.dram_bandwidth", plan.node.dram_bandwidth) / (written * gpus))
 
 
 def network_rate(plan: Plan, x: Any = PLAIN) -> Read:

@@ -33,7 +33,7 @@ def test_gpus_that_fill_no_whole_node_are_said(gpus, idle):
 
 @pytest.mark.parametrize(
     ("gpu", "gpus", "per_node", "has"),
-    [("rtx-4090-24gb", 8, 8, 2), ("h100-sxm-80gb", 16, 16, 8), ("t4-16gb", 8, 8, 4)],
+    [("rtx-4090-24gb", 16, 16, 8), ("h100-sxm-80gb", 16, 16, 8), ("t4-16gb", 8, 8, 4)],
 )
 def test_more_gpus_in_a_node_than_it_has_are_said(gpu, gpus, per_node, has):
     (note,) = said(notes(gpus, gpu=gpu, gpus_per_node=per_node), "in a node are more")

@@ -226,7 +226,7 @@ def test_an_old_link_still_says_eight():
 def test_the_network_of_each_gpu_is_its_own_where_the_node_says_so():
     assert network_rate(plan("h100-sxm-80gb", 64)) == 50e9
     assert network_rate(plan("h100-sxm-80gb", 64, gpus_per_node=2)) == 50e9
-    assert network_rate(plan("rtx-4090-24gb", 8)) == 1.25e9 / 2
+    assert network_rate(plan("rtx-4090-24gb", 8)) == 1.25e9 / 8
 
 
 # -- the host's side ------------------------------------------------------------------------------

@@ -107,9 +107,12 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _files(name: str) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """A file, or those of a folder that describe a job by themselves, each with the others that lie
-    in it, by name; a model's folder is one."""
-    if not os.path.isdir(name) or os.path.exists(os.path.join(name, "config.json")):
+    """A file with those that lie beside it, or those of a folder that describe a job by themselves,
+    each with the others that lie in it, by name; a model's folder is one."""
+    if not os.path.isdir(name):
+        yield name, _in_folder(os.path.dirname(name) or ".")
+        return
+    if os.path.exists(os.path.join(name, "config.json")):
         yield name, {}
         return
     files = list(itertools.islice(_within(name), MOST_FILES))
@@ -118,6 +121,17 @@ def _files(name: str) -> Iterator[tuple[str, Mapping[str, str]]]:
         yield path, dict(files)
     if not jobs:
         yield name, {}
+
+
+def _in_folder(folder: str) -> dict[str, str]:
+    """The files that lie in a folder and may describe a job, by name; none where it cannot be
+    read."""
+    try:
+        names = sorted(os.listdir(folder))[:MOST_FILES]
+    except OSError:
+        return {}
+    suffixed = (name for name in names if os.path.splitext(name)[1].lower() in SUFFIXES)
+    return {name: os.path.join(folder, name) for name in suffixed}
 
 
 def _within(folder: str) -> Iterator[tuple[str, str]]:

@@ -666,6 +666,8 @@ def _llama(keys: Keys, draft: Draft) -> None:
         draft.fields["serve.max_batched_tokens"] = batch
     slots = draft.count(keys, "np", "parallel") or 1
     draft.put("serve.concurrency", slots, "--parallel", slots)
+    if keys.one("np", "parallel") is None:  # slots that share the context (tools/server/server.cpp)
+        draft.put("serve.max_num_seqs", 4, "--parallel", "not said: 4 slots")
     whole_context = draft.count(keys, "c", "ctx_size")
     if whole_context:
         draft.put("serve.max_seq_len", whole_context // slots, "--ctx-size", whole_context)

@@ -469,8 +469,15 @@ class Server:
         chosen = self.plan.serve.state_dtype
         asked = recurrence.dtype or weights if chosen == "auto" else chosen
         state = self.manager.state or asked
-        convolution = ("convolution state", CONVOLUTION, weights)
+        whole = self.plan.engine == LLAMA_CPP  # both in fp32 (its llama-model.cpp, create_memory)
+        convolution = ("convolution state", CONVOLUTION, "fp32" if whole else weights)
         return (convolution, ("recurrent state", STATE, state))[: 1 + recurrence.scans]
+
+    @property
+    def idle_slots(self) -> int:
+        """Slots of llama.cpp without a request, each of which has its states (create_memory)."""
+        s, own = self.plan.serve, self.plan.engine == LLAMA_CPP
+        return max(0, s.max_num_seqs - s.concurrency) if own and self.caches.recurrent else 0
 
     @property
     def state_copies(self) -> int:

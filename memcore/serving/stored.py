@@ -24,6 +24,7 @@ VALUES, KEYS, OUTPUT, MATRIX = "values", "keys", "output", "matrix"
 _PATHS = (  # the first that a parameter's path ends in says what it is for, as llama.cpp reads it
     (REST, ("bias", "sinks", "gate.logits.weight", "router.logits.weight", "router.weight")),
     (REST, ("embed_positions.weight", "wpe.weight", "shared_expert_gate.logits.weight")),
+    (REST, ("conv1d.weight",)),  # tensor_allows_quantization
     (HEAD, ("lm_head.weight",)),
     (VALUES, ("v_proj.weight", "query_key_value.weight", "qkv_proj.weight", "c_attn.weight")),
     (VALUES, ("kv_b_proj.weight",)),

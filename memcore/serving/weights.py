@@ -218,6 +218,13 @@ def table_rows(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts)
         why = f"weights of {server.draft.plan.architecture.label}, which guesses"
         shape = Extents.of(Extent(n, "bytes"))
         rows.append(row("draft model", "tables", shape, "int8", n, 1, AUTOGRAD, why))
+    if slots := server.idle_slots:
+        n, layers = server.state_bytes(amounts), server.caches.recurrent
+        shape, why = Extents.of(Extent(slots, "slots"), Extent(n, "bytes")), "each slot has its own"
+        of = "llama.cpp's recurrent memory has as many cells as slots"
+        rows.append(
+            row("states of idle slots", "tables", shape, "int8", slots * n, layers, of, why)
+        )
     if not server.manager.pages:
         return rows
     for which, positions in model.rotary_tables or (("", model.max_positions),):

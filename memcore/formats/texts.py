@@ -520,7 +520,16 @@ def _continued(content: str) -> str:
     content = _COMMENT.sub("", _FENCE.sub("\n", content)).replace("\r\n", "\n")
     content = re.sub(r"^[ \t]*!(?=\S)", "", content, flags=re.MULTILINE)  # a notebook's commands
     content = "\n".join(map(_without_comment, content.split("\n")))
+    content = _BRANCHES.sub("\n", content)
     return _OPTIONS.sub(" ", _CONTINUED.sub(" ", content))
+
+
+# What a branch on one line has before a variable that it sets: `then`, `else`, a label of `case`.
+_BRANCHES = re.compile(
+    r"(?:(?<=[;\s])(?:then|else)[ \t]++|^[ \t]*+[\w*?|.\"'-]{1,80}\)[ \t]++)"
+    r"(?=[A-Za-z_]\w{0,80}\+?=)",
+    re.MULTILINE,
+)
 
 
 def _without_comment(line: str) -> str:

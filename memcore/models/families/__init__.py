@@ -46,7 +46,8 @@ class _Families(dict[str, Family]):
     is found by its name and not listed."""
 
     def __missing__(self, name: str) -> Family:
-        return {"t5_encoder": t5.ENCODER_ALONE, "gemma4_small_text": gemma4.SMALL,
+        return {"t5_encoder": t5.ENCODER_ALONE, gemma.BOTH_WAYS: gemma.ENCODER,
+                "gemma4_small_text": gemma4.SMALL,
                 "nemotron_nas": nemotron_nas.BY_BLOCKS, counted.NAME: counted.WHOLE,
                 **drafts.DRAFTS}[name]  # fmt: skip
 
@@ -186,6 +187,8 @@ def _family(kind: str) -> Family | None:
     """The family that a model_type is planned as."""
     if kind in TWINS:
         return FAMILIES[TWINS[kind].of]
+    if kind == gemma.BOTH_WAYS:
+        return gemma.ENCODER
     return FAMILIES.get(kind) or drafts.DRAFTS.get(kind) or counted.COUNTED.get(kind)
 
 

@@ -201,8 +201,8 @@ FAMILIES = {
         _capped("vaultgemma"), embed, _layer_of_gemma, head, attentions=("eager", "flash"),
         classes=decoder_classes("VaultGemma", classifier=False),
     ),
-    BOTH_WAYS: encoder(
-        _both_ways, embed, layer, _embedded, {"Gemma3TextModel": EMBEDDING}, kernels=WITH_LIGER
-    ),
     "gemma3_text": Family(_gemma3, embed, layer, head, kernels=WITH_LIGER, classes=CLASSES),
 }  # fmt: skip
+ENCODER = encoder(
+    _both_ways, embed, layer, _embedded, {"Gemma3TextModel": EMBEDDING}, kernels=WITH_LIGER
+)

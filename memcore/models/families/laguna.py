@@ -141,5 +141,6 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 FAMILY = Family(
     _config, embed, _layer, head_behind(rms_norm),
     classes=decoder_classes("Laguna", classifier=False),
+    untrained="what it keeps for backward has not been held against PyTorch yet",
     aliases={"num_local_experts": "num_experts", "n_routed_experts": "num_experts"},
 )  # fmt: skip

@@ -191,6 +191,7 @@ def test_what_was_tuned_on_is_kept_apart_from_what_was_only_checked():
 
 NO_PRESET = {
     "afmoe",
+    "laguna",
     "albert",
     "clip",
     "cohere2_moe",

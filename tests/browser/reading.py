@@ -167,7 +167,8 @@ def wrong(page: Page) -> str:
     verdict = f"{low} to {high} of {gib_text(memory.capacity_bytes)}"
     if here in SERVING:
         path, fit = "serve-fits", "fits" if serve.fits else "over"
-        asks = f"{addressed(page).serve.concurrency:,} sequences need"
+        n = addressed(page).serve.concurrency
+        asks = "1 sequence needs" if n == 1 else f"{n:,} sequences need"
         verdict = asks if serve.max_concurrency else "no speeds are known"
     elif here == "together" and together:
         low, high = _span(together.device_bytes)

@@ -20,6 +20,7 @@ from playwright.sync_api import Locator, Page, expect
 import rig
 from memcore import evidence
 from memcore.evaluate import evaluate
+from memcore.formats import Text, read_files
 from memcore.formats.export import export
 from memcore.models import catalog
 from memcore.plan.keys import MEASURED
@@ -28,6 +29,7 @@ from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, get
 from memcore.search.levers import levers
 from memcore.search.solve import largest_concurrency
+from memcore.serving.serve import verdict
 from memcore.stream import loads, simulate
 from memcore.units import bytes_text
 from memcore.version import version
@@ -721,6 +723,42 @@ def test_dropping_a_memory_snapshot_leads_to_what_it_says(open_app: Open) -> Non
     assert reading.addressed(page).train.micro_batch == 2
     reading.drop(page, '[data-testid="stMain"] h5', "run.pickle", held[:-9])
     expect(page.locator('[data-testid="stAlert"]').first).to_contain_text("it is damaged")
+
+
+DROPPED = {  # what a file starts, and the page that answers it
+    "vllm.sh": ("vllm serve Qwen/Qwen3-8B --max-model-len 8192\n", "serve"),
+    "llama.sh": ("llama-server -m Qwen3-8B-Q4_K_M.gguf -c 8192 -ngl 99\n", "serve"),
+    "train.yaml": ("model_name_or_path: gpt2-xl\nper_device_train_batch_size: 2\nbf16: true\n", ""),
+    "verl.sh": (
+        (
+            "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
+            "actor_rollout_ref.model.path=Qwen/Qwen3-8B data.train_batch_size=64 "
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 "
+            "actor_rollout_ref.rollout.name=vllm trainer.n_gpus_per_node=8 trainer.nnodes=1\n"
+        ),
+        "together",
+    ),
+    "config.json": (json.dumps(catalog.model_entry("gpt2")["config"]), ""),
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_a_dropped_file_opens_the_page_that_answers_it(open_app: Open, name: str) -> None:
+    """With the plan, and the verdict in the words, that the command line has of it."""
+    content, there = DROPPED[name]
+    page = open_app("/")
+    reading.drop(page, '[data-testid="stMain"] h5', name, content)
+    page.wait_for_url(lambda url: "?" in url and urlsplit(url).path.strip("/") == there)
+    reading.agrees(page)
+    plan = reading.addressed(page)
+    if name != "config.json":
+        gpu = Plan().cluster.gpu
+        assert plan == read_files([Text(name, content)], gpu=str(gpu), otherwise=Plan().model).plan
+    else:
+        assert plan.train.seq_len == 1024
+    serve = evaluate(plan).serve
+    if there == "serve" and serve:
+        expect(page.locator(".st-key-strip_line").first).to_contain_text(verdict(serve, plan))
 
 
 def test_a_job_dropped_after_another_takes_its_place(open_app: Open) -> None:

@@ -616,9 +616,10 @@ def test_where_nothing_fits_no_speeds_are_claimed(fields, why):
 
 
 def test_what_fits_in_part_says_whose_speeds_are_given():
-    report = evaluate(Plan(model="llama-3-8b", serve={"concurrency": 10_000}))
+    plan = Plan(model="llama-3-8b", serve={"concurrency": 10_000})
+    report = evaluate(plan)
     s = report.serve
     assert 0 < s.max_concurrency == s.running < 10_000
     assert not s.fits
     assert f"speeds are of {s.running:,} sequences" in " ".join(report.notes)
-    assert f"{s.max_concurrency:,} fit" in verdict(s, 10_000)
+    assert f"{s.max_concurrency:,} fit" in verdict(s, plan)

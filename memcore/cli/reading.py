@@ -119,8 +119,10 @@ def model_asked(args: argparse.Namespace) -> Any:
 def _unknown(name: str, worked: Sequence[str] = ()) -> str:
     """That nothing is called so, and what to do."""
     from memcore.formats import hub
-    from memcore.models import catalog
+    from memcore.models import catalog, unplanned
 
+    if why := unplanned.name(name):
+        return f"{shown(name)} is no preset: {why}"
     if hub.NAME.fullmatch(name):
         brings = f"`hf download {name} config.json` brings it"
         return f"{shown(name)} is no preset, nor is its config.json on this machine; {brings}"
@@ -163,6 +165,10 @@ def settled(document: Mapping[str, Any], settings: Sequence[str], job: str | Non
     if "cluster.gpu" in asked:  # in its usual host
         asked = {"cluster.node": None, **asked}
     wanted = _with(_with(document, of_job), asked)
+    if trained := _trained_on(wanted, asked):
+        wanted = _with(wanted, {"train.seq_len": trained})
+        asked["train.seq_len"] = trained
+        tell([Issue("train.seq_len", f"{trained:,}, a prompt and its answer")])
     try:
         plan = Plan.of(wanted)
     except PlanError as e:
@@ -190,6 +196,24 @@ def settled(document: Mapping[str, Any], settings: Sequence[str], job: str | Non
         Issue(f"{'--set' if issue.field in fields else '--job'} {issue.field}", issue.message)
         for issue in [i for i in wrong if i.field in {*fields, *kind}] or lost
     )
+
+
+def _trained_on(document: Mapping[str, Any], asked: Mapping[str, Any]) -> int:
+    """The tokens of a prompt and its answer, which an update trains on, where somebody says one of
+    these of a plan that makes rollouts, and not the length of the update; else 0."""
+    from memcore.plan.plan import Plan, get
+
+    lengths = ("serve.prompt_len", "serve.output_len")
+    sections = [document.get(name, {}) for name in ("together", "serve")]
+    if "train.seq_len" in asked or not any(path in asked for path in lengths):
+        return 0
+    if not all(isinstance(each, dict) for each in sections):
+        return 0
+    if sections[0].get("kind", "none") == "none":
+        return 0
+    each = (sections[1].get(p.rpartition(".")[2], get(Plan(), p)) for p in lengths)
+    total = [n for n in each if isinstance(n, int)]
+    return sum(total) if len(total) == len(lengths) else 0
 
 
 def _with(document: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -422,9 +446,11 @@ def plan_of(data: bytes, stored: bytes = b"") -> Plan:
 def document_of(data: bytes, stored: bytes = b"") -> dict[str, Any]:
     """What JSON text says of a plan: of a config.json, with what the hf_quant_config.json beside it
     says of its weights. Raises PlanError, whatever the bytes are."""
-    from memcore.models import quantization
+    from memcore.models import quantization, unplanned
 
     document = _json_of(data)
+    if isinstance(document, dict) and (why := unplanned.architecture(document)):
+        raise refusal("", why)
     if isinstance(document, dict) and "model" not in document and CONFIG & document.keys():
         other = _json_of(stored) if stored else None
         if isinstance(other, dict) and quantization.by_modelopt(other):

@@ -6,7 +6,7 @@ import functools
 import json
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.resources import files
@@ -108,16 +108,23 @@ def flag(value: Any) -> bool:
     raise UnsaidError("is neither on nor off")
 
 
-def word(table: Mapping[str, str], why: str = "has no word in a plan") -> Callable[[Any], str]:
-    """One word for another. Raises UnsaidError, with `why`."""
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Reads one word for another. Raises UnsaidError, with `why`."""
 
-    def known(value: Any) -> str:
+    table: Mapping[str, str]
+    why: str
+
+    def __call__(self, value: Any) -> str:
         text = str(value).strip().lower()
-        if text not in table:
-            raise UnsaidError(why)
-        return table[text]
+        if text not in self.table:
+            raise UnsaidError(self.why)
+        return self.table[text]
 
-    return known
+
+def word(table: Mapping[str, str], why: str = "has no word in a plan") -> Words:
+    """What reads one word for another, by a table."""
+    return Words(table, why)
 
 
 def names(value: Any) -> list[str]:
@@ -172,16 +179,17 @@ class Keys:
         self.form = form
         self.taken: set[str] = set()
 
-    def take(self, *keys: str) -> Any:
+    def take(self, *keys: str, words: Container[str] = ()) -> Any:
         """The value of the first of these keys that says something; None where none does. All count
-        as read."""
+        as read. `words`: those that the key may have, of which 'none' may be one and says something
+        then."""
         self.taken.update(keys)
         found = (self.values.get(key) for key in keys)
-        return next((v for v in found if v is False or v == 0 or v not in NOTHING), None)
+        return next((v for v in found if _says(v, words)), None)
 
-    def one(self, *keys: str) -> Any:
+    def one(self, *keys: str, words: Container[str] = ()) -> Any:
         """The same of what has one value: of several words after an option the first is its."""
-        value = self.take(*keys)
+        value = self.take(*keys, words=words)
         return value[0] if isinstance(value, list) and value else value
 
     def on(self, *keys: str) -> bool:
@@ -352,7 +360,7 @@ class Draft:
 
     def read(self, keys: Keys, path: str, how: Callable[[Any], Any], *named: str) -> Any:
         """What the first of some keys says of a field, if anything; what it says is returned."""
-        value = keys.one(*named)
+        value = keys.one(*named, words=how.table if isinstance(how, Words) else ())
         if value is None:
             return None
         key = keys.named(*named)
@@ -375,6 +383,13 @@ class Draft:
             return positive(value) if value is not None else 0
         except UnsaidError:
             return 0
+
+
+def _says(value: Any, words: Container[str]) -> bool:
+    """Whether a value says something, where these words do."""
+    if value is False or value == 0 or value not in NOTHING:
+        return True
+    return isinstance(value, str) and value.lower() in words
 
 
 def _is(key: str, pattern: str) -> bool:

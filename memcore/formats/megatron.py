@@ -1,6 +1,6 @@
 """Megatron: the arguments of pretrain_gpt.py, which describe the model too.
 
-Source: megatron/training/arguments.py (Megatron-Core 0.14).
+Source: megatron/training/arguments.py (Megatron-Core 0.14; read again in 0.19).
 """
 
 from __future__ import annotations
@@ -159,6 +159,8 @@ LEFT = {
 OTHERS = re.compile(
     r"(?:generat|evaluat|eval_?harness|inference|mmlu|quantiz|ptq|export|convert|tasks?/main)[\w/-]*\.py$"
 )
+# Positions that have no weights: Megatron-DeepSpeed's ALiBi, and none at all.
+UNLEARNED = ("alibi", "none")
 # What describes layers that options do not.
 OWN_LAYERS = {"spec": "layers of their own are", "encoder_num_layers": "an encoder is"}
 # The sizes of latent attention, as a config.json calls them, with Megatron's own.
@@ -196,7 +198,8 @@ def arguments(keys: Keys, draft: Draft) -> None:
     for path, how, *named in (
         ("train.micro_batch", positive, "micro_batch_size", "batch_size"),
         ("run.save_steps", positive, "save_interval"),
-        ("train.seq_len", positive, "seq_length", "encoder_seq_length"),
+        # of a model with images the first is the language model's, the others its pieces'
+        ("train.seq_len", positive, "decoder_seq_length", "seq_length", "encoder_seq_length"),
         ("parallel.tp", positive, "tensor_model_parallel_size", "model_parallel_size"),
         ("parallel.pp", positive, "pipeline_model_parallel_size"),
         ("parallel.cp", positive, "context_parallel_size"),
@@ -407,9 +410,12 @@ def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:
             message = f"{what} not read from arguments; give the config.json beside them"
             raise PlanError([Issue(keys.written(name), message)])
     gated = keys.on("swiglu")
-    rotary = (
-        keys.on("use_rotary_position_embeddings") or keys.take("position_embedding_type") == "rope"
-    )
+    where = keys.take("position_embedding_type", words=("none",))
+    rotary = keys.on("use_rotary_position_embeddings") or where == "rope"
+    if not rotary and where not in (None, "learned_absolute"):
+        unlearned = str(where).lower() in UNLEARNED
+        instead = "without weights for positions" if unlearned else "with learned positions"
+        draft.leave(keys.written("position_embedding_type"), f"{shown(where)} is planned {instead}")
     rms = str(keys.take("normalization") or "").lower() == "rmsnorm"
     own = keys.take("untie_embeddings_and_output_weights") is not None
     positions = draft.count(keys, "max_position_embeddings", "seq_length") or 4096
@@ -425,6 +431,7 @@ def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:
             "n_layer": layers,
             "n_head": heads,
             "n_positions": positions,
+            **({"position_embedding_type": "none"} if str(where).lower() in UNLEARNED else {}),
             "vocab_size": vocabulary,
             "n_inner": draft.count(keys, "ffn_hidden_size") or 4 * hidden,
             "resid_pdrop": 0.0 if str(keys.take("hidden_dropout")) in ("0", "0.0") else 0.1,

@@ -43,6 +43,11 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     keys = Keys({str(key).replace("-", "_"): value for key, value in values.items()})
     own = ("zero_optimization", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
            "train_batch_size", "optimizer", "fp16", "bf16", "activation_checkpointing")  # fmt: skip
+    zero = keys.values.get("zero_optimization")
+    if isinstance(zero, Mapping) and isinstance(tried := zero.get("stage"), list) and tried:
+        message = f"several stages are tried by its autotuning, {tried}: the first is planned"
+        draft.leave("zero_optimization.stage", message)
+        keys.values["zero_optimization"] = {**zero, "stage": tried[0]}
     deepspeed.read({name: keys.take(name) for name in own if keys.take(name) is not None}, draft)
     for path, name in (
         ("train.seq_len", "seq_length"),

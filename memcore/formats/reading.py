@@ -43,7 +43,7 @@ from memcore.formats.failures import Failure, failure
 from memcore.formats.found import Around, Draft, Said, underscored
 from memcore.formats.texts import MAX_JSON, MAX_SCRIPT, UNSET, Text, adds, broken, options, several
 from memcore.kept import kept
-from memcore.models import cards, catalog, quantization
+from memcore.models import cards, catalog, quantization, unplanned
 from memcore.models.config import parse_config
 from memcore.models.families import drafts
 from memcore.models.model import Model
@@ -183,6 +183,9 @@ def read_files(
     draft = Draft()
     readers = {text.name: _reader(text) for text in texts}
     kinds = {name: kind for name, (_, kind, _) in readers.items()}
+    for text in texts:
+        if no_plan := _unplanned(text, kinds[text.name]):
+            raise PlanError([Issue(text.name, no_plan)])
     if unknown := [name for name, kind in kinds.items() if not kind]:
         strange = {text.name: _strange(text) for text in texts}
         raise PlanError(
@@ -342,6 +345,17 @@ def _strange(text: Text) -> str:
         why for pattern, why in UNKNOWN.items() if re.search(pattern, text.content, re.MULTILINE)
     )
     return next(found, "is of no known kind")
+
+
+def _unplanned(text: Text, kind: str) -> str:
+    """Why no plan is made of a text whose program is known and is not planned, or ''."""
+    if kind in SERVERS:
+        return ""
+    if why := unplanned.architecture(text.document or {}):
+        return why
+    found = (unplanned.command(" ".join(words)) for words in text.commands)
+    why = next(filter(None, found), "") if text.document is None else ""
+    return why or ("" if kind else unplanned.document(text.content))
 
 
 def _within(file: str, key: str) -> str:

@@ -1,6 +1,6 @@
 """Recipes: NeMo's and Megatron-Bridge's jobs as functions in Python, which are read and never run.
 
-Sources: NeMo 2.0's collections/llm/recipes, Megatron-Bridge 0.2's recipes and perf_recipes.
+Sources: NeMo 2.0's collections/llm/recipes, Megatron-Bridge 0.6's recipes and perf_recipes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from memcore.formats import hub, nemo
+from memcore.formats import hub, machines, nemo
 from memcore.formats.found import Draft
 from memcore.formats.megatron import MASTERS, MOMENTS
 from memcore.formats.texts import module
@@ -49,7 +49,9 @@ def jobs(content: str) -> dict[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
-            said = dict(_keywords(node)) | dict(_defaults(node)) | dict(_assigned(ast.walk(node)))
+            said = (
+                dict(_keywords(node)) | dict(_defaults(node)) | dict(_assigned(_lines(node, tree)))
+            )
             if len(MARKS & said.keys()) >= 3:
                 called = (each for each in ast.walk(node) if isinstance(each, ast.Call))
                 tried = (node.name, *map(_callee, called), str(constants.get("NAME", "")))
@@ -65,7 +67,12 @@ def read(content: str, draft: Draft) -> None:
     chosen = next((job for job in known if known[job]["policy"]["model_name"]), next(iter(known)))
     if named := GPUS.search(chosen):
         draft.ranks = max(draft.ranks, int(named[1]))
+    for word in chosen.split("_"):
+        if gpu := machines.preset(word):
+            draft.put("cluster.gpu", gpu, f"{chosen}()", word)
     nemo.read(known[chosen], draft)
+    for helper in _helpers(content, chosen):
+        draft.leave(f"{helper}()", "what it sets is not in the file, so it is not planned")
     if base := _base(content, chosen):
         said = known[chosen]["policy"]["megatron_cfg"]
         unsaid = ", ".join(key for key in DECIDE if key not in said)
@@ -74,12 +81,31 @@ def read(content: str, draft: Draft) -> None:
     draft.chosen(chosen, "job", known)
 
 
+def _helpers(content: str, job: str) -> list[str]:
+    """What a job calls to set more, and is not in the file."""
+    functions = {
+        each.name: each for each in module(content).body if isinstance(each, ast.FunctionDef)
+    }
+    calls = [each.value for each in ast.walk(functions[job]) if isinstance(each, ast.Expr)]
+    named = [_callee(call) for call in calls if isinstance(call, ast.Call) and call.args]
+    return list(dict.fromkeys(name for name in named if name and name not in functions))
+
+
 def _base(content: str, job: str) -> str:
     """The recipe that a job begins with; '' of one that says all itself."""
     functions = (node for node in ast.parse(content).body if isinstance(node, ast.FunctionDef))
     node = next(node for node in functions if node.name == job)
     called = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
     return next((said for said in map(ast.unparse, called) if BEGINS.search(said)), "")
+
+
+def _lines(node: ast.FunctionDef, tree: ast.Module) -> Iterator[ast.AST]:
+    """The lines of a function, and, where it calls one of the file's to set more, that one's."""
+    functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+    for statement in node.body:
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        helper = functions.get(_callee(call)) if isinstance(call, ast.Call) and call.args else None
+        yield from ast.walk(helper if helper and helper is not node else statement)
 
 
 def _defaults(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:

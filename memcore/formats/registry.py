@@ -1,13 +1,14 @@
 """Registry: torchtitan's runs as functions in Python, which are read and never run, and written.
 
 Source: torchtitan/models/*/config_registry.py, config/configs.py and components/quantization/
-float8.py of August 2026.
+float8.py of August 2026 (commit b5bcd76c6), and what models/*/__init__.py take for attention.
 """
 
 from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,13 +32,16 @@ RECOMPUTES = {
     "MemoryBudgetAC": {"mode": "memory_budget"},
 }
 CHUNKED = "ChunkedLossWrapper"
-CONVERTERS = {"Float8LinearConverter": "float8", "MXFP8LinearConverter": "mx"}
+# What holds a run, and the attention of model_registry where it is not said (gpt_oss's own).
+RUNS = ("Trainer.Config", "GraphTrainer.Config", "TransformersBackendConfig")
+USUAL, OF_GPT_OSS = "flex", "varlen"
+DEBUG = "debug"  # in the name of a test of the code
 RECIPE = "rowwise"  # of its float8 where none is named
 
 
 def runs(content: str) -> dict[str, Mapping[str, Any]]:
     """The runs that a module's functions return, as the TOML of older versions has them."""
-    if "Trainer.Config" not in content:
+    if not any(each in content for each in RUNS):
         return {}
     tree = module(content)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -45,17 +49,18 @@ def runs(content: str) -> dict[str, Mapping[str, Any]]:
     return {
         name: _document(name, run)
         for name, run in found.items()
-        if isinstance(run, dict) and run.get(CALLED) == "Trainer.Config"
+        if isinstance(run, dict) and run.get(CALLED) in RUNS
     }
 
 
 def read(content: str, draft: Draft) -> None:
-    """The first run whose model has a preset, or the first that is no test of the code; the others
-    are told."""
+    """The first run whose model has a preset, one without converters before those with them, or
+    the first that is no test of the code; the others are told."""
     known = runs(content)
-    named = [name for name, run in known.items() if hub.preset(torchtitan.model_of(run))]
-    real = [function for function in known if "debug" not in function]
-    chosen = next(iter((*named, *real, *known)))
+    real = [function for function in known if DEBUG not in function]
+    named = [name for name in real if hub.preset(torchtitan.model_of(known[name]))]
+    plain = [name for name in named if not known[name]["model"]["converters"]]
+    chosen = next(iter((*plain, *named, *real, *known)))
     torchtitan.read(known[chosen], draft)
     if CHUNKED in content:
         draft.put("train.cross_entropy", "chunked", "loss", CHUNKED)
@@ -129,7 +134,9 @@ def _document(function: str, run: Mapping[str, Any]) -> dict[str, Any]:
     placed = model.get(PLACED)
     flavor = next((each for each in placed or () if isinstance(each, str)), "")
     given = [each for each in model.get("converters") or () if isinstance(each, Mapping)]
-    converters = [CONVERTERS.get(str(each.get(CALLED)).split(".")[0], "") for each in given]
+    converters = [str(each.get(CALLED)).split(".")[0] for each in given]
+    # of a mixture its experts have a converter of their own
+    converters = [each for each in converters if "Experts" not in each or len(converters) == 1]
     recipe = next((each["recipe_name"] for each in given if "recipe_name" in each), RECIPE)
     if _counts(sections["parallelism"].get("pipeline_parallel_degree")) > 1:
         pieces = _counts(sections["parallelism"].pop("num_pp_microbatches", 1)) or 1
@@ -143,14 +150,26 @@ def _document(function: str, run: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **sections,
         "model": {
-            "name": function.partition(f"_{flavor.lower()}")[0] if flavor else function,
-            "flavor": flavor,
-            "converters": [word for word in converters if word],
+            **_named(function, flavor, run),
+            "converters": converters,
+            "attn_backend": model.get("attn_backend")
+            or (OF_GPT_OSS if "gpt_oss" in function else USUAL),
         },
         "float8": {"recipe_name": recipe},
         "activation_checkpoint": RECOMPUTES.get(recomputes, {"mode": "none"}),
         "optimizer": {"name": "AdamW"},
     }
+
+
+def _named(function: str, flavor: str, run: Mapping[str, Any]) -> dict[str, str]:
+    """The model of a run: by its function and flavour; of one that has no preset by these, by the
+    name that the hub has for its files."""
+    word = re.sub(r"\W", "_", flavor.lower())
+    name = function.partition(f"_{word}")[0] if flavor else function
+    on_hub = str(run.get("hf_model") or run.get("hf_assets_path") or "").rstrip("/")
+    if f"{name} {flavor}".lower() in torchtitan.MODELS or DEBUG in flavor or not on_hub:
+        return {"name": name, "flavor": flavor}
+    return {"name": on_hub if "hf_model" in run else on_hub.rpartition("/")[2], "flavor": ""}
 
 
 def _section(run: Mapping[str, Any], key: str) -> dict[str, Any]:

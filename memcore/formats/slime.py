@@ -1,7 +1,7 @@
 """slime: `train.py` and `train_async.py`, which train with Megatron what SGLang generates.
 
-Source: slime/utils/arguments.py (0.2): its own options stand beside Megatron's and, with
---sglang- before them, SGLang's.
+Source: slime/utils/arguments.py and rollout/sft_rollout.py (0.3.1): its own options stand beside
+Megatron's and, with --sglang- before them, SGLang's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ MARKS = {
 }
 LEFT = {
     "every micro-batch has as many sequences": "use_dynamic_batch_size",
-    "set train.micro_batch to the sequences that so many tokens are": "max_tokens_per_gpu",
     "log-probabilities are taken in micro-batches of a training step": "log_probs_*",
     "rollouts that are thrown away are not planned": "over_sampling_batch_size",
     "this option of SGLang's is not read: set serve": "sglang_*",
@@ -55,12 +54,33 @@ def launched(command: Sequence[str], draft: Draft) -> None:
         said = f"{prompt} + {answer}"
         draft.put("serve.output_len", answer, "--rollout-max-response-len", answer)
         draft.put("train.seq_len", prompt + answer, "--rollout-max-response-len", said)
-    _beside(keys, draft)
+    alone = keys.on("debug_train_only")  # no engine is started; what it trains on was made before
+    if str(keys.one("loss_type")) == "sft_loss" or alone:
+        draft.put("job", "train", "--debug-train-only" if alone else "--loss-type")
+        for name in ("colocate", "advantage_estimator", "n_samples_per_prompt"):
+            keys.take(name)
+    else:
+        _beside(keys, draft)
+    _packed(keys, draft)
     given = {name: value for name, value in keys.values.items() if name not in keys.taken}
     own = Keys({"bf16": True} | given, hyphened)
     megatron.arguments(own, draft)
     keys.taken |= own.taken
     draft.end(keys, LEFT | megatron.LEFT, HARMLESS)
+
+
+def _packed(keys: Keys, draft: Draft) -> None:
+    """Micro-batches of so many tokens: as many sequences of the longest as they hold, or one of all
+    of them where nobody says how long one is. With context parallelism each rank has a part."""
+    key = "--max-tokens-per-gpu"
+    tokens = draft.count(keys, "max_tokens_per_gpu")
+    if not (tokens and keys.on("use_dynamic_batch_size")):
+        return
+    tokens *= draft.count(keys, "context_parallel_size") or 1
+    length = draft.fields.get("train.seq_len") or draft.count(keys, "seq_length") or tokens
+    draft.put("train.seq_len", length, key, tokens)
+    draft.put("train.micro_batch", max(1, tokens // length), key, tokens)
+    draft.leave(key, "sequences are packed by their lengths: each is planned as long as may be")
 
 
 OF_PROMPT = 1024  # tokens of a prompt, where nobody says how many: a plan's own
@@ -70,15 +90,17 @@ def _beside(keys: Keys, draft: Draft) -> None:
     """What generates, where it shares the GPUs that train: both leave them to each other."""
     prompts = draft.count(keys, "rollout_batch_size")
     answers = draft.count(keys, "n_samples_per_prompt") or 1
-    critic = str(keys.one("advantage_estimator") or "grpo") == "ppo"
+    how = keys.one("advantage_estimator")
     if not keys.on("colocate"):
         draft.leave("--colocate", "not said: rollouts on GPUs of their own are planned on these")
-    draft.put("together.kind", "ppo" if critic else "grpo", "--advantage-estimator")
+    key = "--advantage-estimator" if how else "slime's default"
+    draft.put("together.kind", "ppo" if how == "ppo" else "grpo", key)
     draft.put("serve.engine", "sglang", "slime's engine")
     draft.read(keys, "together.engine_tp", positive, "rollout_num_gpus_per_engine")
     draft.read(keys, "serve.memory_utilization", share, "sglang_mem_fraction_static")
-    draft.put("together.asleep", "all", "--colocate")
-    draft.put("together.trainer", "host", "--colocate")
+    key = "--colocate" if keys.on("colocate") else "slime's rollouts"
+    draft.put("together.asleep", "all", key)
+    draft.put("together.trainer", "host", key)
     near = keys.on("use_kl_loss") or keys.take("kl_coef") not in (None, "0", "0.0", "0.00")
     draft.put("together.reference", "host" if near else "none", "--use-kl-loss", near)
     draft.rollouts(prompts, answers, "--rollout-batch-size")

@@ -1,15 +1,17 @@
 """torchtitan: its TOML, which forks and older checkouts have.
 
-Source: torchtitan/config/job_config.py (0.2).
+Source: torchtitan/config/job_config.py, distributed/parallel_dims.py and activation_checkpoint.py
+of 0.2.2, and of attention models/common/config_utils.py of August 2026.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.errors import shown
-from memcore.formats.found import Draft, Keys, harmless, positive, whole, word
+from memcore.errors import Issue, shown
+from memcore.formats.found import Around, Draft, Keys, harmless, positive, whole, word
 
 # Presets of the flavours that have one.
 MODELS = {
@@ -21,6 +23,8 @@ MODELS = {
     "llama4 17bx16e": "llama-4-scout-text",
     "llama4 17bx128e": "llama-4-maverick-text",
     "deepseek_v3 671b": "deepseek-v3",
+    "gpt_oss 20b": "gpt-oss-20b",
+    "gpt_oss 120b": "gpt-oss-120b",
     **{
         f"qwen3 {n}": f"qwen3-{n}"
         for n in ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b", "235b-a22b")
@@ -104,7 +108,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.keeps_checkpoints(10, "checkpoint.keep_latest_k")
     draft.otherwise("train.micro_batch", 8, "training.local_batch_size")
     draft.otherwise("train.seq_len", 2048, "training.seq_len")
-    draft.otherwise("train.attention", "sdpa", "model.attn_backend")
+    _attention(model, draft)
     draft.batch = draft.batch or draft.count(training, "global_batch_size")
     pipelined = draft.fields.get("parallel.pp", 1) > 1
     if pipelined:
@@ -123,11 +127,13 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     shard = parallel.take(*degree)
     sharded = draft.count(parallel, *degree)  # 0: all that is left
     replicas = draft.count(parallel, "data_parallel_replicate_degree") or 1
-    if replicas > 1:
-        draft.put("parallel.shard_group", sharded, "parallelism.data_parallel_shard_degree", shard)
     others = 1
     for name in ("tp", "pp", "cp"):
         others *= draft.fields.get(f"parallel.{name}", 1)
+    if replicas > 1 and sharded:
+        draft.put("parallel.shard_group", sharded, "parallelism.data_parallel_shard_degree", shard)
+    elif replicas > 1:
+        draft.later.append(functools.partial(_shared_out, replicas, others))
     if sharded > 0:
         draft.ranks = sharded * replicas * others
     reshard = str(parallel.take("fsdp_reshard_after_forward") or "default")
@@ -156,6 +162,30 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.end(section, LEFT, harmless("torchtitan"))
 
 
+def _shared_out(replicas: int, others: int, draft: Draft, around: Around) -> None:
+    """The ranks that share a parameter: all that each of the replicas has left."""
+    key = "parallelism.data_parallel_replicate_degree"
+    group, rest = divmod(around.gpus, replicas * others)
+    if rest or not group:
+        draft.leave(key, f"{replicas} replicas are not planned: {around.gpus} GPUs are no multiple")
+    else:
+        draft.put("parallel.shard_group", group, key, replicas)
+
+
+# Attention's kernels by the words of today's registry: each keeps what FlashAttention does.
+ATTENTION = {"varlen": "flash", "flex": "flash", "flex_flash": "flash", "sdpa": "sdpa"}
+
+
+def _attention(model: Keys, draft: Draft) -> None:
+    """The kernel of attention, and which of them is planned as another."""
+    key = "model.attn_backend"
+    said = draft.read(model, "train.attention", word(ATTENTION), "attn_backend")
+    draft.otherwise("train.attention", "sdpa", key)
+    if said == "flash":
+        kernel = model.values["attn_backend"]
+        draft.leave(key, f"{kernel} is planned as FlashAttention, which keeps the same tensors")
+
+
 def _pieces(keys: Keys, draft: Draft) -> None:
     """A pipeline cuts the sequences of a rank into micro-batches, and its looped schedules give
     each rank two stages."""
@@ -170,6 +200,8 @@ def _pieces(keys: Keys, draft: Draft) -> None:
         draft.put("parallel.virtual_stages", 2, "parallelism.pipeline_parallel_schedule", looped)
 
 
+# Products of fewer bits that no plan under FSDP2 has, by what a converter is called.
+UNPLANNED = {"nvfp4": "training in NVFP4", "mx": "MXFP8 under FSDP2"}
 LOOPED = ("interleaved1f1b", "zbvzerobubble", "interleavedzerobubble", "loopedbfs")
 SCHEDULES = {
     "1f1b": "1f1b",
@@ -180,7 +212,7 @@ SCHEDULES = {
 
 
 def _recomputation(keys: Keys, draft: Draft) -> None:
-    mode = str(keys.take("mode") or "selective").lower()
+    mode = str(keys.take("mode", words=("none",)) or "selective").lower()
     option = str(keys.take("selective_ac_option") or "2")
     key = "activation_checkpoint.mode"
     if mode == "selective" and option == "op":
@@ -201,11 +233,14 @@ def _precision(model: Keys, training: Keys, keys: Mapping[str, Keys], draft: Dra
     eight = keys.get("quantize", keys.get("float8", Keys({})))
     inner = eight.inner("linear").inner("float8") if "quantize" in keys else eight
     recipe = str(inner.take("recipe_name") or "tensorwise").lower()
-    if any("float8" in c for c in converters):
+    if any("float8" in c.lower() for c in converters):
         kind = "float8-rowwise" if recipe.startswith("rowwise") else "float8-tensorwise"
         draft.put("train.precision", kind, "model.converters", converters)
-    elif any("mx" in c for c in converters):
-        draft.leave("model.converters", "MXFP8 under FSDP2 is not planned")
+    for mark, what in UNPLANNED.items():
+        if named := [c for c in converters if mark in c.lower()]:
+            bf16 = "bf16 is, with more bytes and less speed than the run has"
+            issue = Issue("model.converters", f"{', '.join(named)}: {what} is not planned: {bf16}")
+            draft.left.insert(0, issue)
     if training.take("mixed_precision_param") == "float32":
         draft.put("train.precision", "fp32", "training.mixed_precision_param", "float32")
     if str(training.take("dtype") or "") == "bfloat16":

@@ -1,10 +1,12 @@
 """torchtune: its YAML, whose parts are named by the functions that build them.
 
-Source: recipes/configs of torchtune 0.6. Attention is `output_proj` there and `o_proj` here.
+Source: recipes and recipes/configs of torchtune 0.6.1, whose recipes for several GPUs shard with
+FSDP2. Attention is `output_proj` there and `o_proj` here.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Mapping
@@ -12,7 +14,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError
 from memcore.formats import hub
-from memcore.formats.found import Draft, Keys, harmless, names, positive, share
+from memcore.formats.found import Around, Draft, Keys, harmless, names, positive, share
 
 PART = "_component_"
 BUILDER = re.compile(r"torchtune\.models\.\w+\.(lora_|qlora_)?(\w+)")
@@ -30,7 +32,7 @@ LEFT = {
     "an optimizer within backward is not planned": "optimizer_in_bwd",
     "quantization-aware training is not planned": "quantizer",
     "tensor parallelism is not read": "tensor_parallel_dim=1",
-    "layers are wrapped one by one here": "custom_sharded_layers memory_efficient_fsdp_wrap fsdp",
+    "layers are wrapped one by one here": "custom_sharded_layers memory_efficient_fsdp_wrap",
     "a critic and a reward model are not planned here": "reward_and_value_model policy_model",
     "a teacher beside the model is not planned": "teacher_model",
     "training on the CPU is not planned: on GPUs it is": "device=cuda",
@@ -95,14 +97,11 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.leave("loss._component_", "logits in pieces that are all kept are planned whole")
     if "LinearCrossEntropyLoss" in loss:
         draft.put("train.cross_entropy", "chunked", "loss._component_", "LinearCrossEntropyLoss")
-    shards = "fsdp_cpu_offload" in values or "fsdp_reshard_after_forward" in values
-    draft.put("train.framework", "fsdp2" if shards or draft.ranks > 1 else "pytorch", "the recipe")
-    kept = keys.take("fsdp_reshard_after_forward") is False
-    stage = 2 if kept else 3
-    draft.put(
-        "train.zero", stage if draft.fields["train.framework"] == "fsdp2" else 0, "the recipe"
-    )
-    if keys.on("fsdp_cpu_offload"):
+    if draft.ranks > 1 or any(key.startswith("fsdp") for key in values):
+        draft.put("train.framework", "fsdp2", "the recipe")
+    stage = 2 if keys.take("fsdp_reshard_after_forward") is False else 3
+    draft.later.append(functools.partial(_sharded, stage))
+    if any([keys.on("fsdp_cpu_offload"), keys.inner("fsdp").on("cpu_offload")]):
         draft.put("train.offload_parameters", "cpu", "fsdp_cpu_offload", True)
         draft.put("train.offload_optimizer", "cpu", "fsdp_cpu_offload", True)
     draft.end(
@@ -111,10 +110,19 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     draft.end(keys, LEFT, harmless("torchtune"))
 
 
+def _sharded(stage: int, draft: Draft, around: Around) -> None:
+    """What the recipe of so many GPUs does: those of several shard, the others are of one."""
+    several = around.gpus > 1 or draft.fields.get("train.framework") == "fsdp2"
+    draft.put("train.framework", "fsdp2" if several else "pytorch", "the recipe")
+    draft.put("train.zero", stage if several else 0, "the recipe")
+
+
 def _adapter(model: Keys, kind: str, draft: Draft) -> None:
     """The adapter that a model's builder adds."""
     if not kind:
         return
+    if model.on("quantize_base"):
+        draft.put("train.adapter", "qlora", "model.quantize_base", True)
     draft.put(
         "train.adapter", {"lora_": "lora", "qlora_": "qlora"}[kind], "model._component_", kind
     )

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
-from memcore.models import quantization
+from memcore.models import quantization, unplanned
 from memcore.models.config import Keys
 from memcore.models.families import (
     bart,
@@ -82,6 +82,8 @@ A_SIZE = "a size such as 7B"
 
 
 def _refuse_unplanned(kind: str) -> None:
+    if why := unplanned.name(kind):
+        raise PlanError([Issue("model.model_type", f"architecture {shown(kind)}: {why}")])
     if kind in UNPLANNED:
         message = f"architecture {shown(kind)} is not planned: {UNPLANNED[kind]}"
         raise PlanError([Issue("model.model_type", message)])
@@ -89,6 +91,8 @@ def _refuse_unplanned(kind: str) -> None:
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     """The Model that a parsed config.json describes. Raises PlanError naming each bad key."""
+    if why := unplanned.architecture(config):
+        raise PlanError([Issue(f"model.{unplanned.CLASS}", why)])
     kind = drafts.family_of(config) or config.get("model_type")
     if kind in (None, "") or (isinstance(kind, str) and not _known_type(kind, config)):
         meant = _by_class(config)
@@ -123,8 +127,8 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         message = (
             f"architecture {shown(kind)} is not known yet, and is not approximated; "
             f"{_known(kind)}. If its layers are one of theirs, name that class in architectures; "
-            "if a language model is a part of it, give that part's config.json; to plan something "
-            f"of its size, give {A_SIZE}"
+            "if a language model is a part of it, give that part's config.json; to plan a language "
+            f"model of its size, give {A_SIZE}"
         )
         raise PlanError([Issue("model.model_type", message)])
     names = {**family.aliases, **(twin.keys if twin else {})}

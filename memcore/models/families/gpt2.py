@@ -49,6 +49,10 @@ ALIASES = {
 }
 
 
+LEARNED, UNLEARNED = "absolute", "none"  # positions: of a table, or ALiBi's and none at all
+POSITIONS_OF = {LEARNED: LEARNED, UNLEARNED: UNLEARNED}
+
+
 def _gpt2(k: Keys) -> Model:
     k.refuse("reorder_and_upcast_attn", False, None)
     return _config(k, "gpt2", "gelu_new")
@@ -68,6 +72,7 @@ def _config(k: Keys, family: str, activation: str) -> Model:
     k.divides("n_embd", hidden, "n_head", heads)
     k.refuse("add_cross_attention", False, None)
     positions = k.count("n_positions", 1024)
+    where = k.word("position_embedding_type", LEARNED, POSITIONS_OF)  # of Megatron alone
     return Model(
         family=family,
         layers=k.count("n_layer", 12, 100_000),
@@ -75,8 +80,9 @@ def _config(k: Keys, family: str, activation: str) -> Model:
         intermediate_size=k.count_or("n_inner", 4 * hidden),
         vocab_size=k.count("vocab_size", 50_257),
         max_positions=positions,
-        position_rows=positions,
+        position_rows=positions if where == LEARNED else 0,
         traits=Traits(
+            positions="" if where == LEARNED else where,
             activation=k.word("activation_function", activation, ACTIVATIONS),
             tied_embeddings=k.flag("tie_word_embeddings", True),
             attention_dropout=k.dropout("attn_pdrop", 0.1),
@@ -88,9 +94,10 @@ def _config(k: Keys, family: str, activation: str) -> Model:
 
 def embed(t: Tape, s: Structure) -> Tensor:
     ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
-    positions = t.input("position_ids", (1, S / CP), "int64", needs_grad=False)
-    words = wanted(t, embedding(t, "wte", ids, VOCAB / TP, D, s.traits.tied_embeddings))
-    x = add(t, words, embedding(t, "wpe", positions, POSITIONS, D, tied=False), "sum")
+    x = wanted(t, embedding(t, "wte", ids, VOCAB / TP, D, s.traits.tied_embeddings))
+    if s.traits.positions != UNLEARNED:
+        positions = t.input("position_ids", (1, S / CP), "int64", needs_grad=False)
+        x = add(t, x, embedding(t, "wpe", positions, POSITIONS, D, tied=False), "sum")
     return dropout(t, x, "drop") if s.traits.embedding_dropout else x
 
 

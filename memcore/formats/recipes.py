@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from memcore.formats import hub, machines, nemo
+from memcore.formats import hub, nemo
 from memcore.formats.found import Draft
 from memcore.formats.megatron import MASTERS, MOMENTS
 from memcore.formats.texts import module
+from memcore.models import cards
 
 # What NeMo's recipes call the options of Megatron, as parameters with defaults.
 PARAMETERS = {
@@ -68,7 +69,7 @@ def read(content: str, draft: Draft) -> None:
     if named := GPUS.search(chosen):
         draft.ranks = max(draft.ranks, int(named[1]))
     for word in chosen.split("_"):
-        if gpu := machines.preset(word):
+        if gpu := cards.preset(word):
             draft.put("cluster.gpu", gpu, f"{chosen}()", word)
     nemo.read(known[chosen], draft)
     for helper in _helpers(content, chosen):

@@ -630,6 +630,8 @@ def whole_nodes(plan: Plan) -> Sequence[int]:
     """Numbers of GPUs above a plan's that can be booked for it, the fewest first: an even part of a
     node, and whole nodes."""
     here, each, ranks = plan.cluster.gpus, plan.gpus_per_node, plan.sharing
+    if plan.node.up_to:  # which grows by two, and not to a server's eight at once
+        each = min(each, 2)
     step = math.lcm(each, ranks)
     nodes = range((here // step + 1) * step, MORE * -(-here // each) * each + 1, step)
     parts = [n for n in range(here + 1, each) if each % n == 0 and n % ranks == 0]

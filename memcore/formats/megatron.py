@@ -212,6 +212,7 @@ def arguments(keys: Keys, draft: Draft) -> None:
         ("train.optimizer", word({"adam": "adamw", "sgd": "sgd", "muon": "muon"}), "optimizer"),
     ):
         draft.read(keys, path, how, *named)
+    draft.otherwise("train.micro_batch", 1, keys.written("micro_batch_size"))
     draft.keeps_checkpoints(0, "--save-interval")
     draft.put("train.framework", "megatron", "Megatron's arguments")
     draft.put("train.kernels", "megatron", "Megatron's arguments")

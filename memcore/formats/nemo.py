@@ -1,7 +1,7 @@
 """NeMo: the YAML of NeMo's recipes, Megatron-Bridge, NeMo RL and Automodel, with Megatron's own
 options under their names there.
 
-Sources: NeMo 1.23's megatron_gpt_config.yaml, Megatron-Bridge 0.2's ConfigContainer, NeMo RL 0.4's
+Sources: NeMo 1.23's megatron_gpt_config.yaml, Megatron-Bridge 0.2's ConfigContainer, NeMo RL 0.7's
 grpo_math_1B.yaml, Automodel 0.2's recipes.
 """
 
@@ -112,6 +112,7 @@ def _rollouts(values: Mapping[str, Any], draft: Draft) -> None:
     trains, as the policy rests in host memory while the engine runs (policy.offload_after_refit,
     and its reference at all times)."""
     draft.put("together.kind", "grpo", "grpo")
+    draft.otherwise("train.micro_batch", OF_RL, "policy.train_micro_batch_size")
     steps = Keys(values["grpo"], "grpo.{}".format)
     policy = values.get("policy")
     made = Keys(policy if isinstance(policy, Mapping) else {}, "policy.{}".format).inner(
@@ -171,6 +172,7 @@ def _adapter(values: Mapping[str, Any], sharded: bool, draft: Draft) -> None:
     megatron.adapt(draft, targets, "peft.target_modules")
 
 
+OF_RL = 4  # sequences of a micro-batch in NeMo RL's grpo_math_1B.yaml, which others begin with
 DIM = 32  # of LoRA where a file says none (megatron/bridge/peft/lora.py)
 
 
@@ -195,6 +197,7 @@ def _sharded(keys: Keys, half: str, draft: Draft) -> None:
         ("parallel.ep", "expert_model_parallel_size"),
     ):
         draft.read(keys, path, positive, name)
+    draft.otherwise("train.micro_batch", 1, keys.written("micro_batch_size"))
     if keys.on("sequence_parallel") and draft.fields.get("parallel.tp", 1) > 1:
         draft.put("parallel.sequence_parallel", True, "sequence_parallel", True)
     if keys.on("cpu_offload"):

@@ -13,7 +13,7 @@ from memcore.timing.certainty import apart_serving
 
 SERVE = {"prompt_len": 32_768, "output_len": 1024, "concurrency": 50}
 PLAN = Plan.of({"model": "llama-3.3-70b", "serve": SERVE})
-GPUS = ("h100-sxm-80gb", "h200-sxm-141gb", "mi300x-192gb", "rtx-4090-24gb")
+GPUS = ("h100-sxm-80gb", "h200-sxm-141gb", "mi300x-192gb", "rtx-4060-laptop-8gb")
 
 
 def test_every_point_is_what_evaluate_says():
@@ -40,7 +40,7 @@ def test_every_point_is_what_evaluate_says():
 def test_each_accelerator_has_its_best_and_a_reason_where_there_is_none():
     found = search_servers(PLAN, gpus=GPUS)
     assert {p.figures["gpu"] for p in found.best} == set(GPUS[:3])
-    assert found.nowhere == {"rtx-4090-24gb": "memory"}
+    assert found.nowhere == {"rtx-4060-laptop-8gb": "memory"}
     assert found.evaluated == found.fits + sum(found.excluded.values())
     assert all(p.trains == "training" for p in found.best)
     scores = [p.figures["cost_per_request"] for p in found.best]
@@ -153,7 +153,7 @@ def test_one_command_answers(capsys):
     assert cli.main(command) == 0
     said = capsys.readouterr().out
     assert "50 users at once" in said
-    assert "Not on: rtx-4090-24gb (memory)" in said
+    assert "Not on: rtx-4060-laptop-8gb (memory)" in said
     assert "cannot be told apart" in said
     assert cli.main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -164,7 +164,7 @@ def test_one_command_answers(capsys):
 
 
 def test_bad_words_are_named():
-    with pytest.raises(PlanError, match="did you mean 'h100-sxm-80gb'"):
+    with pytest.raises(PlanError, match="near it are h100-sxm-80gb"):
         search_servers(PLAN, gpus=["h100-sxm-80g"])
     with pytest.raises(PlanError, match="engines"):
         search_servers(PLAN, engines=["vlm"])

@@ -182,6 +182,7 @@ def read_files(
     """
     draft = Draft()
     readers = {text.name: _reader(text) for text in texts}
+    _join(texts, readers)
     kinds = {name: kind for name, (_, kind, _) in readers.items()}
     for text in texts:
         if no_plan := _unplanned(text, kinds[text.name]):
@@ -345,6 +346,18 @@ def _strange(text: Text) -> str:
         why for pattern, why in UNKNOWN.items() if re.search(pattern, text.content, re.MULTILINE)
     )
     return next(found, "is of no known kind")
+
+
+def _join(texts: Sequence[Text], readers: dict[str, Reader]) -> None:
+    """Modules that set no job's sizes, and that a recipe beside them calls, are read with it."""
+    for job in (text for text in texts if readers[text.name][1] and recipes.jobs(text.content)):
+        unread = [text for text in texts if not readers[text.name][1]]
+        more = [text for text in unread if recipes.helps(text.content, job.content)]
+        if more:
+            joined = "\n\n".join(text.content for text in (job, *more))
+            turn, kind, _ = readers[job.name]
+            readers[job.name] = turn, kind, functools.partial(recipes.read, joined)
+            readers |= {text.name: (turn, kind, lambda draft: None) for text in more}
 
 
 def _unplanned(text: Text, kind: str) -> str:

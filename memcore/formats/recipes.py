@@ -82,14 +82,40 @@ def read(content: str, draft: Draft) -> None:
     draft.chosen(chosen, "job", known)
 
 
+def functions(content: str) -> dict[str, ast.FunctionDef]:
+    """The functions of a module, by their names."""
+    return {each.name: each for each in module(content).body if isinstance(each, ast.FunctionDef)}
+
+
+def helps(content: str, job: str) -> bool:
+    """Whether a module has a function that a job of another module calls to set more."""
+    known = functions(content).keys()
+    return any(not known.isdisjoint(_setters(each)) for each in functions(job).values())
+
+
+def _setters(node: ast.FunctionDef) -> list[str]:
+    """What a function gives the configuration to that it returns, which may set more of it."""
+    returned = {
+        each.value.id
+        for each in ast.walk(node)
+        if isinstance(each, ast.Return) and isinstance(each.value, ast.Name)
+    }
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    return [
+        ast.unparse(call.func).rpartition(".")[2]
+        for call in calls
+        if any(_named(each) in returned for each in (*call.args, *(k.value for k in call.keywords)))
+    ]
+
+
+def _named(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def _helpers(content: str, job: str) -> list[str]:
     """What a job calls to set more, and is not in the file."""
-    functions = {
-        each.name: each for each in module(content).body if isinstance(each, ast.FunctionDef)
-    }
-    calls = [each.value for each in ast.walk(functions[job]) if isinstance(each, ast.Expr)]
-    named = [_callee(call) for call in calls if isinstance(call, ast.Call) and call.args]
-    return list(dict.fromkeys(name for name in named if name and name not in functions))
+    known = functions(content)
+    return [name for name in dict.fromkeys(_setters(known[job])) if name not in known]
 
 
 def _base(content: str, job: str) -> str:
@@ -102,10 +128,11 @@ def _base(content: str, job: str) -> str:
 
 def _lines(node: ast.FunctionDef, tree: ast.Module) -> Iterator[ast.AST]:
     """The lines of a function, and, where it calls one of the file's to set more, that one's."""
-    functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+    known = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
     for statement in node.body:
-        call = statement.value if isinstance(statement, ast.Expr) else None
-        helper = functions.get(_callee(call)) if isinstance(call, ast.Call) and call.args else None
+        call = getattr(statement, "value", None)
+        name = ast.unparse(call.func).rpartition(".")[2] if isinstance(call, ast.Call) else ""
+        helper = known.get(name) if name in _setters(node) else None
         yield from ast.walk(helper if helper and helper is not node else statement)
 
 

@@ -196,7 +196,7 @@ def flavour(plan: Plan) -> tuple[str, str]:
     model = SAME.get(plan.model, plan.model) if isinstance(plan.model, str) else ""
     found = (said.split() for said, preset in torchtitan.MODELS.items() if preset == model)
     folder, size = next(found, ("", ""))
-    return folder, size if "x" in size else size.upper()
+    return folder, size if "x" in size or folder == "gpt_oss" else size.upper()
 
 
 def written(plan: Plan) -> dict[str, str]:

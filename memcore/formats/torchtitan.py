@@ -22,6 +22,8 @@ MODELS = {
     "llama3 405b": "llama-3.1-405b",
     "llama4 17bx16e": "llama-4-scout-text",
     "llama4 17bx128e": "llama-4-maverick-text",
+    "deepseek_v3 16b": "deepseek-v2-lite",
+    "deepseek_v3 236b": "deepseek-v2",
     "deepseek_v3 671b": "deepseek-v3",
     "gpt_oss 20b": "gpt-oss-20b",
     "gpt_oss 120b": "gpt-oss-120b",

@@ -256,7 +256,7 @@ def written(plan: Plan) -> dict[str, str]:
     lines.append("from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig")
     if recomputes:
         lines.append(f"from torchtitan.distributed.activation_checkpoint import {recomputes}")
-    spec = f'"{size}"'
+    spec = f'"{size}"' + (', attn_backend="varlen"' if t.attention == "flash" else "")
     if eight:
         each = f'Float8LinearConverter.Config(recipe_name="{RECIPE}", '
         spec += f", converters=[{each}model_compile_enabled={compiled})]"

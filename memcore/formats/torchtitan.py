@@ -12,6 +12,7 @@ from typing import Any
 
 from memcore.errors import Issue, shown
 from memcore.formats.found import Around, Draft, Keys, harmless, positive, whole, word
+from memcore.words.training import ATTENTION as WORDS
 
 # Presets of the flavours that have one.
 MODELS = {
@@ -175,7 +176,7 @@ def _shared_out(replicas: int, others: int, draft: Draft, around: Around) -> Non
 
 
 # Attention's kernels by the words of today's registry: each keeps what FlashAttention does.
-ATTENTION = {"varlen": "flash", "flex": "flash", "flex_flash": "flash", "sdpa": "sdpa"}
+ATTENTION = {"varlen": "flash", "flex": "sdpa", "flex_flash": "flash", "sdpa": "sdpa"}
 
 
 def _attention(model: Keys, draft: Draft) -> None:
@@ -183,9 +184,10 @@ def _attention(model: Keys, draft: Draft) -> None:
     key = "model.attn_backend"
     said = draft.read(model, "train.attention", word(ATTENTION), "attn_backend")
     draft.otherwise("train.attention", "sdpa", key)
-    if said == "flash":
-        kernel = model.values["attn_backend"]
-        draft.leave(key, f"{kernel} is planned as FlashAttention, which keeps the same tensors")
+    kernel = model.values.get("attn_backend")
+    if said and kernel != said:
+        meant = WORDS[said].label
+        draft.leave(key, f"{kernel} is planned as {meant}, which keeps the same tensors")
 
 
 def _pieces(keys: Keys, draft: Draft) -> None:

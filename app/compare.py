@@ -250,7 +250,7 @@ def _figures(found: Sequence[Column], alike: bool) -> int:
                 why.opened(paths[row], of.plan)
 
     alt = "Figures of the plans, side by side"
-    grid.draw(rows, "compare_figures", alt, (FIGURE, *names), clicked, press=names)
+    grid.draw(rows, "compare_figures", alt, (FIGURE, *names), clicked)
     parts.small("A click on a figure says why it is so, in the plan of its column.")
     return base
 

@@ -240,8 +240,8 @@ def _table(
         if of:
             why.opened(_path(column, path, of), of)
 
-    press, usable = (*OF_COLUMN, *(by or ())), [plan is not None for plan in plans]
-    grid.draw(rows, key, alt, columns, clicked, use, usable, height, press, by)
+    usable = [plan is not None for plan in plans]
+    grid.draw(rows, key, alt, columns, clicked, use, usable, height, by)
 
 
 OF_COLUMN = {  # which number a column of these tables shows, beside the one that was asked for

@@ -1,34 +1,22 @@
-"""Grid: a table of text that can be sorted and searched, whose numbers say why.
-
-Drawn by a component, which changes the words in place: Streamlit's table is a canvas that the
-browser makes anew at every change, which takes about as long as all else on a page of figures. Its
-words can be found, copied and read aloud. Of a long table the browser makes the first rows, and
-more as somebody scrolls.
-"""
+"""Tables: what st.dataframe shows of rows, and what a press on a cell of them does."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from app import tables
 from app.text import times
 from memcore.units import bytes_text, rate_text
 
-_component = st.components.v2.component(
-    "memplan_grid",
-    html='<div class="memplan-grid"><div class="tools" hidden><input type="search">'
-    '<span role="status"></span></div><div class="rows" role="region">'
-    "<table><thead></thead><tbody></tbody></table></div></div>",
-    css=Path(__file__).with_suffix(".css").read_text(encoding="utf-8"),
-    js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"),
-)
+USE = "use"  # the column of a table whose rows can become the plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +107,6 @@ COLUMNS: dict[str, Column] = {
     "tokens/s of one": Column("tokens/s each"),
 }
 PLAIN = Column()
-ASKED = {  # columns whose words lead to the number at a row's path itself
-    *("percent", "is", "here", "error %", "theirs", "ours", "says", "Memplan", "against Memplan"),
-    *("FLOPs, forward", "share"),
-}
 
 
 def draw(
@@ -134,48 +118,110 @@ def draw(
     use: Callable[[int], None] | None = None,
     usable: Sequence[bool] = (),
     height: int | None = None,
-    press: Collection[str] = (),
     by: Mapping[str, Column] | None = None,
 ) -> None:
     """The table on the page, of these columns or of all; the first names the rows. It is at most so
-    high: more rows scroll.
+    many pixels high: more rows scroll.
 
-    A press on a number of a row that has a path does what `take` says of its row and column, also
-    on what is in the columns of `press`. `use` is for a row that is to become the plan, which of
-    them may if not all. `by`: of columns that other tables have not, how they are shown.
+    A press on a cell does what `take` says of its row and column. `use` is for a row that is to
+    become the plan, which of them may if not all. `by`: of columns that other tables have not, how
+    they are shown.
     """
     shown = [n for n in columns or (rows[0] if rows else ()) if n != tables.PATH]
-    how = [(by or {}).get(name) or COLUMNS.get(name, PLAIN) for name in shown]
-    found = [_values(rows, name, column) for name, column in zip(shown, how, strict=True)]
+    how = {name: (by or {}).get(name) or COLUMNS.get(name, PLAIN) for name in shown}
+    may = [not usable or usable[i] for i in range(len(rows))]
 
-    def pressed() -> None:
-        row, column = (st.session_state.get(key) or {}).get("cell") or (-1, 0)
-        if take and 0 <= row < len(rows):
-            take(row, shown[column])
+    def pressed(row: int, column: str) -> None:
+        if take and 0 <= row < len(rows) and rows[row].get(tables.PATH):
+            take(row, column)
 
     def used() -> None:
-        row = (st.session_state.get(key) or {}).get("row")
-        if use and row is not None and 0 <= row < len(rows):
-            use(row)
+        if use and (click := st.session_state[f"use_{key}"]):
+            use(click["row"])
 
-    data = {
-        "alt": alt,
-        "columns": [c.title or name for name, c in zip(shown, how, strict=True)],
-        "helps": [c.help for c in how],
-        "values": found,
-        "shares": [c.share for c in how],
-        "presses": [
-            i > 0 and (name in press or name in tables.FIELDS or name in ASKED)
-            for i, name in enumerate(shown)
-        ],
-        "rows": [
-            [_text(row.get(name), c) for name, c in zip(shown, how, strict=True)] for row in rows
-        ],
-        "takes": [bool(take and row.get(tables.PATH)) for row in rows],
-        "uses": [bool(use) and (not usable or usable[i]) for i in range(len(rows))],
-        "height": height,
-    }
-    _component(key=key, data=data, on_cell_change=pressed, on_row_change=used)
+    config = {name: _config(name, column, not i) for i, (name, column) in enumerate(how.items())}
+    if use:
+        config[USE] = st.column_config.ButtonColumn(" ", on_click=used, key=f"use_{key}")
+    presses = take and any(row.get(tables.PATH) for row in rows)
+    st.dataframe(
+        _styled(rows, how, may if use else None),
+        key=key,
+        alt=alt,
+        hide_index=True,
+        height=min(height, HEAD + ROW * len(rows)) if height else "content",
+        column_config=config,
+        on_select=(lambda: _take(key, pressed)) if presses else "ignore",
+        selection_mode="single-cell",
+    )
+
+
+HEAD, ROW = 37, 35  # pixels of a table's head, and of each row
+
+
+def _take(key: str, take: Callable[[int, str], None]) -> None:
+    """Calls `take` with the row and the column of the cell that was pressed.
+
+    A second press on a cell takes its selection away, and counts as another on it.
+    """
+    last = f"last_{key}"
+    for row, column in st.session_state[key].selection.cells[:1]:
+        st.session_state[last] = (int(row), str(column))
+    if cell := st.session_state.get(last):
+        take(*cell)
+
+
+def _styled(rows: tables.Rows, how: Mapping[str, Column], may: Sequence[bool] | None) -> Any:
+    """Rows as a data frame: numbers, by which it is sorted, shown in the words that stand for
+    them."""
+    columns: dict[str, list[Any]] = {}
+    texts: dict[str, dict[Any, str]] = {}
+    for name, column in how.items():
+        values = _values(rows, name, column)
+        words = [_text(row.get(name), column) for row in rows]
+        if values is None:
+            columns[name] = words
+        elif column.share:
+            columns[name] = values
+        else:
+            columns[name], texts[name] = _told_apart(values, words)
+    if may is not None:
+        columns[USE] = ["Use" if each else None for each in may]
+    styler = pd.DataFrame(columns).style
+    for name, of in texts.items():
+        styler = styler.format(partial(_said, of), subset=[name])
+    return styler
+
+
+def _said(words: Mapping[Any, str], value: Any) -> str:
+    return words.get(value, "")
+
+
+def _told_apart(
+    values: Sequence[float | None], words: Sequence[str]
+) -> tuple[list[float | None], dict[Any, str]]:
+    """Numbers with the words of each. Of two rows with one number and other words, the second's is
+    larger by the last bit."""
+    shown: list[float | None] = []
+    texts: dict[Any, str] = {}
+    for value, text in zip(values, words, strict=True):
+        number = None if value is None else float(value)
+        while number is not None and texts.get(number, text) != text:
+            number = math.nextafter(number, math.inf)
+        if number is not None:
+            texts[number] = text
+        shown.append(number)
+    return shown, texts
+
+
+def _config(name: str, column: Column, first: bool) -> Any:
+    kind: Any = st.column_config.Column
+    more: dict[str, Any] = {"pinned": True} if first else {}
+    if column.share:
+        kind, more = (
+            st.column_config.ProgressColumn,
+            {"format": "%.0f%%", "min_value": 0, "max_value": 100},
+        )
+    return kind(column.title or name, help=column.help or None, **more)
 
 
 SAID = re.compile(r"(about )?([+-]?[\d,]+(\.\d+)?)( ?%)?")

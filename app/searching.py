@@ -265,6 +265,5 @@ def _table(rows: tables.Rows, points: list[tuple[Point, bool]]) -> None:
         height=460,
         columns=tables.FOUND_COLUMNS,
         take=clicked,
-        press=PATHS,
         use=lambda row: state.replace(points[row][0].plan),
     )

@@ -51,6 +51,8 @@ def bar(
 ) -> Trace:
     """One horizontal series; `texts` is what hovering says about each value, and `paths` where it
     is in the Report, which a click explains."""
+    # There is nothing to explain where there is no bar.
+    paths = [path if value else "" for path, value in zip(paths, values, strict=True)]
     marker = {"color": colour, "line": {"width": 0}, "opacity": 1, **more.pop("marker", {})}
     return dict(
         type="bar",

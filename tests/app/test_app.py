@@ -18,12 +18,10 @@ from pages import (
     VIEWS,
     alive,
     ask_why,
-    drawn,
     each_view,
     figures,
     frame,
     frames,
-    grids,
     marks_of,
     metrics,
     numbers,
@@ -957,9 +955,9 @@ def test_an_answer_can_be_used_that_the_plan_is_not_yet() -> None:
     assert shown_plan(at) == asked
     found = solve.largest_concurrency(asked, solve.Targets(tpot=0.02))
     assert found.limit == "tpot"
-    assert drawn(at, "limits")["uses"][1]
+    assert frame(at, "question")["use"].iloc[1] == "Use"
     used = opened(encode(found.plan), "serve")
-    assert not drawn(used, "limits")["uses"][1]
+    assert frame(used, "question")["use"].iloc[1] != "Use"
 
 
 def test_a_stream_that_nobody_has_set_says_so_and_offers_the_users() -> None:
@@ -986,17 +984,16 @@ def test_rates_say_where_the_plans_own_is() -> None:
 
 
 def test_a_product_has_one_sign_on_a_page() -> None:
-    shapes = drawn(opened(view="ledger"), "ledger")["rows"]
-    assert any(" × " in text for row in shapes for text in row)
-    assert not any(" x " in text for row in shapes for text in row)
+    shapes = frame(opened(view="ledger"), "shape").astype(str).to_numpy().ravel()
+    assert any(" × " in text for text in shapes)
+    assert not any(" x " in text for text in shapes)
 
 
 def test_gpus_are_for_the_users_until_somebody_says_a_rate() -> None:
     """12 requests a second are nobody's, while nobody has said them."""
 
     def asked(query: dict[str, str]) -> list[str]:
-        rows = drawn(opened(query, "serve"), "limits")["rows"]
-        return [row[0] for row in rows]
+        return list(frame(opened(query, "serve"), "question")["question"])
 
     assert asked({})[-1] == "Fewest GPUs for 64 at once"
     assert asked({"conc": "9"})[-1] == "Fewest GPUs for 9 at once"
@@ -1113,7 +1110,7 @@ def unfolds(query: dict[str, str], folded: int) -> set[str]:
             empty = facts(path).zero and not value  # its placeholder says what zero stands for
             assert widget.value == (None if empty else value) or isinstance(value, dict), path
     if evaluate(shown_plan(at)).memory:
-        assert "Memory that no shape determines" in [d["alt"] for d in grids(at)]
+        assert "Memory that no shape determines" in [d.proto.alt for d in at.dataframe]
     return set(found)
 
 

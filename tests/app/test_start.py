@@ -4,7 +4,7 @@ default."""
 from __future__ import annotations
 
 import pytest
-from pages import alive, drawn, opened, said, shown_plan, texts, verdict
+from pages import alive, drawn, frame, opened, said, shown_plan, texts, verdict
 
 from app import sidebar, start
 from memcore.evaluate import evaluate
@@ -234,8 +234,8 @@ def test_a_plan_that_nothing_mends_leads_to_gpus_that_train_it() -> None:
     at = opened({"model": "llama-3-70b~1", "gpu": "rtx-4090-24gb~2", "gpus": "1"})
     alive(at)
     assert "Where it fits as it is" in texts(at)
-    rows = drawn(at, "trainers")["rows"]
-    assert any(row[1].startswith("NVIDIA H100") for row in rows)
+    gpus = frame(at, "GPU")["GPU"]
+    assert any(name.startswith("NVIDIA H100") for name in gpus)
     fine = opened({"mb": "1"})
     assert "Where it fits as it is" not in texts(fine)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 from streamlit.testing.v1 import AppTest
 
 from app import rest
@@ -145,22 +146,32 @@ def drawn(at: AppTest, key: str) -> dict[str, Any]:
     return data
 
 
-def grids(at: AppTest) -> list[dict[str, Any]]:
-    """What the tables of a page draw."""
-    found = [c.proto for c in at.get("bidi_component")]
-    return [json.loads(c.json) for c in found if c.component_name == "memplan_grid"]
-
-
 def frames(at: AppTest) -> list[pd.DataFrame]:
-    """The tables of a page, as people read them."""
-    return [pd.DataFrame(d["rows"], columns=d["columns"]) for d in grids(at)]
+    """The tables of a page, as people read them: words under the titles of their columns."""
+    return [_titled(d, _words(d)) for d in at.dataframe]
+
+
+def _words(d: Any) -> pd.DataFrame:
+    """A table's cells in the words that it shows."""
+    styler = d.proto.arrow_data.styler
+    if not styler.display_values:
+        return d.value
+    shown = pa.ipc.open_stream(styler.display_values).read_pandas()
+    shown.columns = d.value.columns
+    return shown
+
+
+def _titled(d: Any, frame: pd.DataFrame) -> pd.DataFrame:
+    config = json.loads(d.proto.columns).items()
+    titles = {name: c["label"] for name, c in config if c.get("label", " ").strip()}
+    return frame.rename(columns=titles)
 
 
 def numbers(at: AppTest, head: str) -> list[Any]:
     """The numbers that the words of a column stand for, of the one table that has it."""
-    (found,) = [d["values"][d["columns"].index(head)] for d in grids(at) if head in d["columns"]]
-    values: list[Any] = found
-    return values
+    titled = [_titled(d, d.value) for d in at.dataframe]
+    (found,) = [f[head] for f in titled if head in f.columns]
+    return list(found)
 
 
 def frame(at: AppTest, head: str) -> pd.DataFrame:

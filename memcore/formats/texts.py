@@ -48,6 +48,7 @@ _ASSIGNED = re.compile(
     (\$\(\([^\n]*?\)\)+|\([^()]*\)|"(?:[^"\\]|\\.)*"|'[^']*'|[^\s;"'()#]*)[ \t]*;?""",
     re.MULTILINE | re.VERBOSE,
 )
+_QUOTED_ARRAY = re.compile(r'"(\$\{[A-Za-z_]\w{0,99}\[@\]\})"')  # a word for each of its words
 _VARIABLE = re.compile(
     r"\$\{([A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_]\w*)",
 )
@@ -653,6 +654,7 @@ def _pairs(given: Any) -> Iterable[tuple[Any, Any]]:
 def _expanded(content: str, variables: Mapping[str, str]) -> str:
     """A script with its variables put in: those of variables too, to a depth."""
 
+    content = _QUOTED_ARRAY.sub(r"\1", content)
     left = MAX_PUT_IN
 
     def value(found: re.Match[str]) -> str:

@@ -274,6 +274,11 @@ def _trained_notes(plan: Plan, trainable: int) -> list[str]:
         notes.append("run.target_cost limits nothing: the plan has no run.price_per_gpu_hour.")
     if t.ema == AVERAGED:
         notes.append("Updating the second model is not part of the step's time.")
+    if t.reference != "none":
+        notes.append(
+            "Each micro-batch runs forward through the frozen reference too, which is in the "
+            "step's time; MFU counts none of its FLOPs."
+        )
     if t.embedding_gradient != DENSE:
         notes.append("The optimizer's time is that of updating every row of the embedding.")
     if t.mtp_layers:

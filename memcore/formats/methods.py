@@ -10,18 +10,19 @@ import re
 from collections.abc import Iterable, Mapping
 
 from memcore.formats.found import Around, Draft, Keys, positive, share
+from memcore.words.training import AS_LOADED
 
-BESIDE = "beside a frozen reference, which is not planned (of an adapter it is the model itself)"
-PAIRS = f"a pair is two sequences of plain fine-tuning here, {BESIDE}"
-ALONE = "a pair is two sequences of plain fine-tuning here"
-SINGLE = f"answers are sequences of plain fine-tuning here, {BESIDE}"
-# What is trained towards by pairs of answers or by single ones, and whether a reference stands
-# beside.
+PAIRS = "a pair is two sequences of plain fine-tuning here"
+SINGLE = "answers are sequences of plain fine-tuning here"
+# What is trained towards by pairs of answers or by single ones.
 PAIRED = {
-    **dict.fromkeys(("dpo", "ipo", "nca"), PAIRS),
+    **dict.fromkeys(("dpo", "ipo", "nca", "orpo", "simpo", "cpo", "rm", "reward"), PAIRS),
     **dict.fromkeys(("kto", "bco"), SINGLE),
-    **dict.fromkeys(("orpo", "simpo", "cpo", "rm", "reward"), ALONE),
 }
+# What of it is held against a frozen reference, and losses that want none (LLaMA-Factory 0.9.5:
+# hparams/finetuning_args.py, use_ref_model).
+REFERRED = ("dpo", "ipo", "nca", "kto", "bco")
+UNREFERRED = ("orpo", "simpo")
 # What a program is called that trains towards it: a command of TRL's, a script, a class of Python.
 CALLED = re.compile(
     r"(?:^|[_/.-])(online_?dpo|nash_?md|xpo|gkd|prm|sdft|distillation|dpo|kto|bco|orpo|cpo|simpo|grpo"
@@ -46,7 +47,7 @@ LOSSES = {
 # Keys that TRL's configs had, and have no more since before 1.15.
 OLDER = {
     *("max_prompt_length", "torch_dtype", "use_liger_loss", "label_pad_token_id"),
-    *("rpo_alpha", "reference_free", "truncation_mode", "generate_during_eval"),
+    *("rpo_alpha", "reference_free", "generate_during_eval"),
 }
 SINCE = (
     "logits are whole, as TRL makes them to 1.14; from 1.15 on set train.cross_entropy to chunked"
@@ -69,6 +70,7 @@ def beside(command: Iterable[str], draft: Draft) -> None:
     kind = called(command)
     if kind in PAIRED and draft.each == 1:
         paired(draft, kind, PAIRED[kind])
+        referred(Keys({}), draft, kind, kind)
 
 
 def read(keys: Keys, draft: Draft, started: Iterable[str]) -> str:
@@ -88,7 +90,7 @@ def read(keys: Keys, draft: Draft, started: Iterable[str]) -> str:
         paired(draft, named, PAIRED[kind])
         return kind
     if any(keys.values.get(mark) is not None for mark in SIMPO):
-        paired(draft, keys.named(*SIMPO), ALONE)
+        paired(draft, keys.named(*SIMPO), PAIRS)
         return "simpo"
     if any(keys.values.get(mark) is not None for mark in DPO):
         paired(draft, keys.named(*DPO), PAIRS)
@@ -167,6 +169,15 @@ def _rollouts(keys: Keys, draft: Draft) -> None:
     asleep = keys.on("vllm_enable_sleep_mode")
     draft.put("together.asleep", "all" if asleep else "nothing",
               keys.written("vllm_enable_sleep_mode"), asleep)  # fmt: skip
+
+
+def referred(keys: Keys, draft: Draft, kind: str, key: str, word: str = AS_LOADED) -> None:
+    """The frozen reference that a kind of training has, as a word of train.reference: none where
+    the loss wants none, or where what it says of each answer was made before."""
+    loss = keys.take("pref_loss")
+    before = keys.on("precompute_ref_log_probs")
+    if kind in REFERRED and loss not in UNREFERRED and not (before or keys.on("reference_free")):
+        draft.put("train.reference", word, key, f"{kind}: a frozen reference")
 
 
 def reference(keys: Keys, draft: Draft, where: str, *named: str) -> None:

@@ -20,9 +20,10 @@ from memcore.formats.found import (
     whole,
     word,
 )
-from memcore.formats.methods import ALONE, PAIRS, SINGLE, paired
+from memcore.formats.methods import PAIRS, REFERRED, SINGLE, paired, referred
 from memcore.formats.texts import options
 from memcore.formats.trainer import ATTENTION
+from memcore.words.training import IN_16_BITS
 
 MODULE = "openrlhf.cli.train_"
 # Today's names, and those of before.
@@ -71,7 +72,8 @@ NAMES = {
     "vllm.enforce_eager": "enforce_eager",
     "vllm.enable_prefix_caching": "enable_prefix_caching",
 }  # fmt: skip
-PAIRED = {"dpo": PAIRS, "kto": SINGLE, "rm": ALONE, "kd": SINGLE}
+PAIRED = {"dpo": PAIRS, "kto": SINGLE, "rm": PAIRS, "kd": SINGLE}
+APART = "its reference is a copy of the model beside adapters too, whose bytes are not planned"
 # Keys that move memory or time, and that no plan says.
 LEFT = {
     "ZeRO++'s own partitions are not planned": "zpg=1",
@@ -139,6 +141,9 @@ def launched(command: Sequence[str], draft: Draft) -> None:
         _beside(keys, draft)
     elif job in PAIRED:
         paired(draft, f"{MODULE}{job}", PAIRED[job])
+        referred(keys, draft, job, f"{MODULE}{job}", IN_16_BITS)
+        if job in REFERRED and draft.count(keys, "lora_rank"):
+            draft.leave("--lora_rank", APART)
     _step(keys, draft, 1 if generates else 8)
     draft.end(keys, LEFT, HARMLESS)
 

@@ -31,7 +31,7 @@ from memcore.formats.found import (
     word,
 )
 from memcore.formats.texts import options
-from memcore.words.training import ALL_LINEAR, LOWER
+from memcore.words.training import ALL_LINEAR, AS_LOADED, IN_16_BITS, LOWER
 
 BATCH = ("per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size")
 LENGTH = (
@@ -197,7 +197,9 @@ LEFT = {
     ),
     "sequences are as long as they are read here": "use_pose pose_*",
     "a batch that ranks split is not planned: each has its own": "split_batches",
-    "a frozen reference is not planned": "ref_model reference_model* use_asft_loss",
+    "a reference is planned as a copy of the model": "ref_model reference_model*",
+    "a frozen reference of SFT is not planned: set train.reference": "use_asft_loss",
+    "a reference of its own beside an adapter is not planned": "rl_adapter_ref_model",
     "a reward model is not planned with these keys": (
         "reward_model reward_model_adapters reward_model_quantization_bit reward_model_path "
         "process_reward_model"
@@ -282,7 +284,6 @@ LEFT = {
         "label_smoothing_factor use_dft use_dft_loss use_eaft use_eaft_loss enable_dft_loss "
         "top_entropy_quantile=1.0 use_adaptive_entropy"
     ),
-    "the reference's pass is taken to be in each step": "precompute_ref_log_probs",
     "a reference that follows the policy is not planned": "sync_ref_model",
     "set train.images and the tokens of a sequence for images of this size": (
         "image_max_pixels max_pixels image_size"
@@ -367,6 +368,7 @@ def read(
     if program == FACTORY:  # a GPU each, of Ray's workers
         draft.ranks = draft.ranks or draft.count(keys, "ray_num_workers")
     towards = methods.read(keys, draft, started)
+    _referred(program, keys, draft, towards)
     _options(program, keys, draft, towards)
     _sharded(keys, draft)
     _precision(program, keys, draft, _adapter(program, keys, draft))
@@ -539,6 +541,16 @@ def _sum_of_lengths(keys: Keys, draft: Draft) -> None:
 
 def _to_host(value: Any) -> str:
     return "cpu" if str(value) in ("legacy", "disk") or flag(value) else "none"
+
+
+def _referred(program: str, keys: Keys, draft: Draft, towards: str) -> None:
+    """The frozen reference: LLaMA-Factory (train/trainer_utils.py: create_ref_model) and axolotl
+    (train.py: setup_reference_model) load it in the dtype that they compute in, TRL and ms-swift
+    as the trained model (trl 1.16: dpo_trainer.py, ms-swift 4.6: rlhf_args.py)."""
+    dtype = str(keys.values.get("torch_dtype") or keys.values.get("dtype") or "").lower()
+    half = program in (FACTORY, AXOLOTL) or dtype in {*HALVES, AUTO}
+    key = keys.named("rl", "stage", "rlhf_type", "beta", "pref_beta", "max_prompt_length")
+    methods.referred(keys, draft, towards, key, IN_16_BITS if half else AS_LOADED)
 
 
 def _options(program: str, keys: Keys, draft: Draft, towards: str) -> None:

@@ -31,6 +31,7 @@ from memcore.step.step import (
     optimizer_states,
     stepping,
     tables_of,
+    weights,
 )
 from memcore.tape.dims import (
     ALLREDUCED,
@@ -178,9 +179,7 @@ def partition(step: Step, lifetime: str, why: str) -> Alive:
 
 def always(step: Step) -> Alive:
     """What lives on the GPU from step to step."""
-    hosted = step.offload_parameters != "none"
-    alive = [] if hosted else step.every("resident")
-    half = step.copies.compute
+    alive, half = weights(step), step.copies.compute
     if step.offload == "none":
         alive += optimizer_states(step)
     if step.zero == 3:
@@ -265,7 +264,9 @@ def instants(step: Step) -> list[Instant]:
 
     return [
         *step.between(before),
-        *forth_and_back(step, running, [*running, *bucket(step)], backward, so_far, merge),
+        *forth_and_back(
+            step, running, [*running, *bucket(step)], backward, so_far, merge, gathered(step)[:1]
+        ),
         *_ending(step, base, made),
     ]
 

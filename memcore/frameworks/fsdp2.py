@@ -124,7 +124,10 @@ def sharded_layers(step: Step) -> list[Instant]:
                 layer=HEAD_RUNS,
             )
         )
-    out += loss_backward(step, [*before, *root, *unsharded(n), *gathering(n - 1)])
+    gathered = [*root, *whole(n - 1)]
+    out += loss_backward(
+        step, [*before, *root, *unsharded(n), *gathering(n - 1)], gathered=gathered
+    )
     for name, label, i in step.ends:
         tape = blocks.layers[layers.kind(i)]
         common = [
@@ -210,9 +213,12 @@ def sharded(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Mo
     first = of("weights of the root and of a layer")
     last = of("gradients of the root and of a layer")
     others, again = ((max(1, n) - 1) * batches for n in (layers, reached))
+    name, both = "all-gather root and first layer, forward", step.forwards * batches
     found = [
-        gather("all-gather root and first layer, forward", first, batches, NOTHING_BEFORE, FORWARD),
-        gather("all-gather layers, forward", weights, others, LAYER_FORWARD, FORWARD),
+        gather(name, first, both, NOTHING_BEFORE, FORWARD),
+        gather(
+            "all-gather layers, forward", weights, step.forwards * others, LAYER_FORWARD, FORWARD
+        ),
     ]
     if step.reshards:
         whole = of("weights of the root")

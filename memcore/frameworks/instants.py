@@ -15,8 +15,17 @@ from memcore.step.step import (
     left_until_end,
     waiting,
 )
-from memcore.tape.ledger import BACKWARD, FORWARD, gradients, tied_gradient, window
+from memcore.tape.ledger import (
+    BACKWARD,
+    FORWARD,
+    INFERENCE,
+    gradients,
+    saved,
+    tied_gradient,
+    window,
+)
 
+NOTHING: Alive = []
 Told = Sequence[tuple[str, str, int]]  # layers that are told apart: id, label and index of each
 
 
@@ -39,13 +48,32 @@ def loss(step: Step, alive: Alive) -> list[Instant]:
     return [Instant("loss", "Loss", there, window(step.blocks.head, FORWARD), FORWARD, HEAD_RUNS)]
 
 
-def loss_backward(step: Step, alive: Alive, merge: bool = False) -> list[Instant]:
-    """The same in backward; `merge`: gradients are added to those that are there."""
+def loss_backward(
+    step: Step, alive: Alive, merge: bool = False, gathered: Alive = NOTHING
+) -> list[Instant]:
+    """The same in backward, with the forward of a frozen reference before it; `merge`: gradients
+    are added to those that are there; `gathered`: whole weights of the reference in flight."""
     if not step.last:
         return []
     there = [*alive, *activations(step, step.running.count, forward=False)]
     run = window(step.blocks.head, BACKWARD, merge)
-    return [Instant("loss-backward", "Backward of the loss", there, run, BACKWARD, HEAD_RUNS)]
+    copy = gathered if step.reference else []
+    of_reference = _reference(step, [*there, *copy]) if step.forwards > 1 else []
+    loss = Instant("loss-backward", "Backward of the loss", there, run, BACKWARD, HEAD_RUNS)
+    return [*of_reference, loss]
+
+
+def _reference(step: Step, alive: Alive) -> list[Instant]:
+    """The forward of a frozen reference, of which nothing is saved, behind the trained model's: its
+    last layer, and its head."""
+    last, there = step.running.count - 1, [*alive, (saved(step.blocks.head), 1)]
+    layer = window(step.blocks.layers[step.running.kind(last)], INFERENCE)
+    head = window(step.blocks.head, INFERENCE)
+    label = "Forward of the reference"
+    return [
+        Instant("reference-layer", f"{label}, last layer", there, layer, FORWARD, last),
+        Instant("reference-head", f"{label}, head", there, head, FORWARD, HEAD_RUNS),
+    ]
 
 
 def backwards(
@@ -75,15 +103,16 @@ def forth_and_back(
     backward: Alive,
     so_far: Callable[[list[int]], Alive],
     merge: bool,
+    gathered: Alive = NOTHING,
 ) -> list[Instant]:
     """Forward, loss and backward where each has the same alive in every layer, besides activations;
-    `turning`: in the loss's backward. `so_far`: what backward has left when so many layers of each
-    kind are through."""
+    `turning`: in the loss's backward, `gathered`: in a reference's forward besides. `so_far`: what
+    backward has left when so many layers of each kind are through."""
     layers = step.running
     return [
         *forwards(step, lambda i: forward),
         *loss(step, forward),
-        *loss_backward(step, turning, merge),
+        *loss_backward(step, turning, merge, gathered),
         *backwards(step, lambda i: [*backward, *so_far(layers.after(i))], merge),
         *embedding_backward(step, [*backward, *so_far(layers.counts)], merge),
     ]

@@ -437,6 +437,20 @@ def average_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
         yield broken(field, why, *to(field, AVERAGED_FP32), *none)
 
 
+def reference_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
+    """What a frozen reference is not known to run with."""
+    t, field = plan.train, "train.reference"
+    if t.reference == "none":
+        return
+    none = to(field, "none")
+    if FRAMEWORKS[t.framework].own:
+        why = "a frozen reference is not planned with Megatron"
+        yield broken(field, why, *none, {"train.framework": PLAIN[0]})
+    if plan.together.kind in ("grpo", "ppo"):
+        why = "the reference of GRPO and PPO is together.reference"
+        yield broken(field, why, *none)
+
+
 def _decodes(model: Model | None) -> bool:
     """Whether it is a plain decoder with a language model's head, or not known yet."""
     return model is None or (

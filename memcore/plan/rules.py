@@ -102,6 +102,7 @@ RULES: tuple[Callable[[Plan, Model | None], Iterable[Issue]], ...] = (
     model_rules.embedding_rules,
     model_rules.frozen_rules,
     model_rules.average_rules,
+    model_rules.reference_rules,
     framework_rules.deepspeed_rules,
     framework_rules.prediction_rules,
     framework_rules.parallel_rules,

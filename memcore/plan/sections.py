@@ -585,6 +585,16 @@ class Train(Section):
         key="ema",
         lever=EachWord(OTHER),
     )
+    reference: str = choice(
+        training.REFERENCES,
+        "none",
+        "Frozen reference",
+        "Whether each micro-batch runs forward through the model as it was before training too, as "
+        "in DPO and KTO: a frozen copy, cut over the GPUs as the framework cuts weights. With an "
+        "adapter it is the model with the adapter switched off, which takes no bytes.",
+        key="refmodel",
+        names=("ref_model", "reference_model", "dpo", "kto"),
+    )
     embedding_gradient: str = choice(
         training.EMBEDDING_GRADIENTS,
         "dense",

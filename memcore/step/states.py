@@ -49,6 +49,7 @@ class BlockStates:
     steps        the optimizer's step counters, one per parameter tensor
     average      an fp32 moving average of each, which the optimizer keeps
     second       a moving average that is a second model
+    reference    a frozen copy of the model, if there is one
     gathered     a layer's whole parameters, as its operations read them
     reduction    the buffer that a gradient reduction sends
     buckets      DistributedDataParallel's gradient buckets
@@ -66,6 +67,7 @@ class BlockStates:
     steps: Group
     average: Group
     second: Group
+    reference: Group
     gathered: Group
     reduction: Group
     buckets: Group
@@ -80,11 +82,13 @@ def block_states(
     outer: bool,
     flattened: bool = False,
     units: bool = False,
+    reference: str = "",
 ) -> BlockStates:
     """The states of one block. `sharded`: FSDP or ZeRO-3 owns the parameters; else every GPU has
     them all. `outer`: the block is the embedding or the head, not a layer. `flattened`: tensors are
     laid out flat before they are cut (DeepSpeed), and the optimizer sees one tensor. `units`: flat
-    within each layer, whose experts are gathered with it (Megatron-FSDP).
+    within each layer, whose experts are gathered with it (Megatron-FSDP). `reference`: the dtype of
+    a frozen copy of the model, '' where there is none.
     """
     parameters = [p for p in tape.parameters if p.trained]
     dense = [p for p in parameters if p.table == DENSE]
@@ -236,6 +240,10 @@ def block_states(
         second=group(
             ".average", "optimizer_states", copies.resident, always,
             "moving average of the weight, in a second model", of=tape.parameters,
+        ),
+        reference=group(
+            ".reference", "parameters", reference, always,
+            "a weight of the frozen reference", of=tape.parameters if reference else [],
         ),
         gathered=Group((*gathered.rows, *gathered_4_bits)),
         reduction=group(

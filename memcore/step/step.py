@@ -126,6 +126,8 @@ class Step:
     waiting: int = 0
     losses: int = 0
     average: str = "none"  # of the weights that is kept besides (words.training.AVERAGES)
+    reference: str = ""  # the dtype of a frozen copy of the model, where there is one
+    forwards: int = 1  # that a micro-batch runs: two where a frozen reference does too
     to_end: bool = False  # what is run again runs to its end (words.training.EARLY_STOP)
     in_nodes: bool = False  # layers run in parts, beside those of another micro-batch
     offload_parameters: str = "none"
@@ -241,8 +243,9 @@ class Step:
     def _states(self, tape: Tape, outer: bool) -> BlockStates:
         units = self.sharded and self.accumulated
         return block_states(
-            tape, self.copies, self.optimizer, self.sharded, outer, self.flat, units
-        )
+            tape, self.copies, self.optimizer, self.sharded, outer, self.flat, units,
+            self.reference,
+        )  # fmt: skip
 
     def recompute(self, kind: int) -> str:
         """What of layers of this kind is run again whole (words.training), or ''."""
@@ -416,9 +419,16 @@ def optimizer_states(step: Step) -> Alive:
     return [*step.every("moments"), *step.every("master"), *step.every("steps"), *averages, tables]
 
 
+def weights(step: Step) -> Alive:
+    """The weights that rest on the GPU, and those of a frozen reference."""
+    if step.offload_parameters != "none":
+        return []
+    return [*step.every("resident"), *(step.every("reference") if step.reference else [])]
+
+
 def resident(step: Step) -> Alive:
     """What lives on the GPU from step to step."""
-    alive = step.every("resident") if step.offload_parameters == "none" else []
+    alive = weights(step)
     if step.offload == "none":
         alive += optimizer_states(step)
     if step.average == AVERAGED:

@@ -528,22 +528,33 @@ class Executions:
 
 
 def executions(
-    tapes: tuple[Tape, ...], counts: Sequence[int], again: tuple[str, ...] = (), times: int = 1
+    tapes: tuple[Tape, ...],
+    counts: Sequence[int],
+    again: tuple[str, ...] = (),
+    times: int = 1,
+    forwards: int = 1,
 ) -> Executions:
-    """The operations of some tapes, run `counts` x `times` over, by phase.
+    """The operations of some tapes, run `counts` x `times` over, by phase; those of forward
+    `forwards` times as often.
 
     Operations that several tapes have in common are one. `again` as in `works`; () is none.
     """
     every = (*counts, *(0 for _ in range(len(tapes) - len(counts))))
-    return _executions(tapes, every, again or ("",) * len(tapes), times)
+    return _executions(tapes, every, again or ("",) * len(tapes), times, forwards)
 
 
 @kept
 def _executions(
-    tapes: tuple[Tape, ...], counts: tuple[int, ...], again: tuple[str, ...], times: int
+    tapes: tuple[Tape, ...],
+    counts: tuple[int, ...],
+    again: tuple[str, ...],
+    times: int,
+    forwards: int,
 ) -> Executions:
     every = works(tapes, again)
-    return Executions(every, tuple(times * sum([counts[i] for i in of]) for _, of in every))
+    often = {"forward": forwards * times}
+    runs = (often.get(w.phase, times) * sum([counts[i] for i in of]) for w, of in every)
+    return Executions(every, tuple(runs))
 
 
 def run(every: Iterable[Execution], amounts: Amounts, speed: Speed) -> list[OperationTime]:

@@ -38,7 +38,7 @@ def started(
         return host.REPLAY.middle, 0.0
     forward, backward, _ = host.operations(step, amounts, ends_of(step), run_again(step))
     sent = host.collectives(transfers)
-    return forward * batches + sent[0], backward * batches + sent[1]
+    return forward * batches * step.forwards + sent[0], backward * batches + sent[1]
 
 
 def whole_graph(step: Step) -> bool:
@@ -71,8 +71,8 @@ def stage_executions(step: Step, batches: int) -> tuple[Executions, ...]:
     """Those of the ends, and those of the layers."""
     ends = ends_of(step)
     return (
-        executions(ends, (1,) * len(ends), times=batches),
-        executions(step.blocks.layers, step.layers.counts, run_again(step), batches),
+        executions(ends, (1,) * len(ends), times=batches, forwards=step.forwards),
+        executions(step.blocks.layers, step.layers.counts, run_again(step), batches, step.forwards),
     )
 
 

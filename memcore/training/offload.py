@@ -183,10 +183,16 @@ def _deepspeed_states(plan: Plan, step: Step) -> list[Resting]:
 def _parameters(plan: Plan, step: Step) -> list[Resting]:
     if step.offload_parameters == "none":
         return []
-    name = "parameters"
+    name, frozen = "parameters", step.every("reference") if step.reference else []
     if not step.flat:
-        return _rows(plan, step.every("resident"), "dram", name, CPU_POLICY, " (pinned)")
-    half, t = step.copies.compute, plan.train
+        alive = [*step.every("resident"), *frozen]
+        return _rows(plan, alive, "dram", name, CPU_POLICY, " (pinned)")
+    place = "nvme" if step.offload_parameters == "nvme" else "dram"
+    return [*_rows(plan, frozen, place, name, DEEPSPEED), *_flat_parameters(plan, step)]
+
+
+def _flat_parameters(plan: Plan, step: Step) -> list[Resting]:
+    name, half, t = "parameters", step.copies.compute, plan.train
     why = "this rank's part of the weights (pinned)"
     if step.offload_parameters == "cpu":
         return [_buffer(plan, "weights", flat((GROUP,), STATE), half, why, name)]

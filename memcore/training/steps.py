@@ -43,6 +43,7 @@ from memcore.words.training import (
     EMBEDDINGS,
     FP32,
     GPIPE,
+    IN_16_BITS,
     KEEPS_LIKE,
     KEPT,
     LAYER,
@@ -226,6 +227,8 @@ def _stage(
             waiting=pipeline.in_flight(plan, stage) - 1 if waiting is None else waiting,
             losses=t.grad_accumulation - 1 if p.pp > 1 and p.schedule == GPIPE else 0,
             average=t.ema,
+            reference=reference_of(plan),
+            forwards=1 if t.reference == "none" else 2,
             in_nodes=pipeline.sides_by_side(plan),
             to_end=t.early_stop == "off"
             or t.reentrant
@@ -287,6 +290,16 @@ def copies_of(plan: Plan) -> Precision:
     if framework is ZERO_1 or (framework.accumulated and not t.grad_reduce_in_fp32):
         copies = replace(copies, reduced=copies.gradient)
     return replace(copies, resident="fp32", compute="fp32") if unquantized_in_fp32(plan) else copies
+
+
+def reference_of(plan: Plan) -> str:
+    """The dtype of a frozen reference's weights, '' where it has none of its own: with an adapter
+    the model without it is the reference."""
+    if plan.train.reference == "none" or plan.train.adapter != "none":
+        return ""
+    copies = copies_of(plan)
+    half = "bf16" if copies.autocast else copies.compute
+    return half if plan.train.reference == IN_16_BITS else copies.resident
 
 
 def unquantized_in_fp32(plan: Plan) -> bool:

@@ -80,7 +80,8 @@ def in_layers(
     over = {axis: links(plan, axis) for axis in {s.axis for s, _ in every}}
     for s, times in every:
         if over[s.axis].ranks > 1:
-            found.append(in_layer(step, s, times * batches, over[s.axis], amounts, speed, beside))
+            runs = times * batches * (step.forwards if s.phase == FORWARD else 1)
+            found.append(in_layer(step, s, runs, over[s.axis], amounts, speed, beside))
     if p.pp > 1:
         found.append(_between_stages(plan, step, amounts, beside))
     return found

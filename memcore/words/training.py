@@ -263,6 +263,20 @@ AVERAGES = {
     ),
 }
 
+IN_16_BITS, AS_LOADED = "16-bit", "loaded"
+REFERENCES = {
+    "none": Word("None", "No second model is there, or its log-probabilities were made before."),
+    IN_16_BITS: Word(
+        "In 16 bits",
+        "A copy in the dtype that products run in, as LLaMA-Factory, axolotl, ms-swift and "
+        "OpenRLHF load it.",
+    ),
+    AS_LOADED: Word(
+        "As the weights",
+        "A copy in the dtype in which the trained weights rest: TRL loads both alike.",
+    ),
+}
+
 NF4, NF4_DOUBLE, INT8 = "nf4", "nf4, double", "int8, rows"
 QUANTIZED = (NF4, NF4_DOUBLE)  # in 4 bits
 

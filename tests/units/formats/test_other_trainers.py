@@ -127,9 +127,14 @@ def test_openrlhf_s_policy_and_engine_on_the_same_gpus():
     assert any("GPUs of their own" in issue.message for issue in apart.left)
 
 
-def test_pairs_of_openrlhf_are_said_not_to_be_planned():
-    read = found(OPENRLHF.replace("train_sft", "train_dpo"))
-    assert any("frozen reference" in issue.message for issue in read.left)
+def test_pairs_of_openrlhf_have_a_frozen_reference():
+    """Of which it has a copy beside adapters too (openrlhf 0.11.2: cli/train_dpo.py)."""
+    command = OPENRLHF.replace("train_sft", "train_dpo")
+    read = found(command)
+    assert read.plan.train.reference == "16-bit"
+    assert any("a pair is two sequences" in issue.message for issue in read.left)
+    adapted = found(f"{command.rstrip()} --lora_rank 16")
+    assert any("its reference is a copy" in issue.message for issue in adapted.left)
 
 
 VERL_SFT = """torchrun --nnodes=1 --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer \\

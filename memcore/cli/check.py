@@ -87,10 +87,10 @@ def _check(args: argparse.Namespace) -> int:
     status = max((each.status for each in found), key=WORST.index)
     out = sys.stderr if args.json else sys.stdout
     for each in found:
+        if each.told:  # it may decide the verdict
+            print(printable(_warning(each)), file=out)
         if each.status:
             print(printable(_annotation(each)), file=out)
-        if each.told:
-            print(printable(_warning(each)), file=out)
     summary = _markdown(found)
     if args.json:
         print(json_text({"status": status, "files": [f.to_dict() for f in found]}, indent=1))
@@ -178,10 +178,11 @@ def _checked(file: str, args: argparse.Namespace, beside: Mapping[str, str]) -> 
 def _told(found: Found) -> tuple[str, ...]:
     """What of a file of another program is not in its plan, or not in the file."""
     kinds = (
+        ("decides whether it fits, and no file says it", found.decides),
         ("not read, since it is not given", found.wants),
         ("not planned", found.left),
         ("changed", found.changed),
-        ("assumed", found.assumed),
+        ("assumed", [each for each in found.assumed if each not in found.decides]),
     )
     return tuple(f"{title}: {each}" for title, those in kinds for each in those)
 

@@ -88,13 +88,16 @@ def _told(found: Found) -> Iterator[str]:
 
     for name, kind in found.kinds.items():
         yield f"{name}: {kind}"
+    if found.decides:
+        yield "What no file says, and what decides whether it fits:"
+        yield from (f"  {issue}" for issue in found.decides)
     rows = [
         (said.field, value_text(said.field, get(found.plan, said.field)), said.key, said.value)
         for said in found.said
     ]
     yield from table(("field", "is", "by", "which says"), rows, left=4)
     for title, issues in (
-        ("Assumed", found.assumed),
+        ("Assumed", [each for each in found.assumed if each not in found.decides]),
         ("Changed, since together they are no plan", found.changed),
         ("Not planned", found.left),
     ):

@@ -42,6 +42,7 @@ from memcore.formats import (
 from memcore.formats.failures import Failure, failure
 from memcore.formats.found import Around, Draft, Said, underscored
 from memcore.formats.texts import MAX_JSON, MAX_SCRIPT, UNSET, Text, adds, broken, options, several
+from memcore.formats.unsaid import SINCE, unsaid
 from memcore.kept import kept
 from memcore.models import cards, catalog, quantization, unplanned
 from memcore.models.config import parse_config
@@ -129,7 +130,8 @@ class Found:
 
     kinds     what each file was taken for, by its name
     said      which key became which field
-    assumed   fields that decide much and that no file says, with what stands there
+    assumed   fields that decide much and that no file says, with what stands there; decides: those
+              of them with whose other values the verdict is another, which come first
     changed   what was changed, since what the files say together is no plan
     left      keys that move memory or time, and that no plan says, with why
     wants     files that these name; given beside them they are read too
@@ -146,10 +148,11 @@ class Found:
     wants: tuple[str, ...]
     unread: tuple[str, ...]
     failures: tuple[Failure, ...] = ()
+    decides: tuple[Issue, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The same for JSON."""
-        issues = ("assumed", "changed", "left")
+        issues = ("decides", "assumed", "changed", "left")
         return {
             "plan": self.plan.document(),
             "files": dict(self.kinds),
@@ -261,6 +264,11 @@ def read_files(
         for name, kind in draft.wants.items()
         if kind not in given and PurePath(name).name not in given
     )
+    lines = unsaid(plan, {*draft.fields, *(issue.field for issue in changed)})
+    measured = {line.issue.field: line.issue for line in lines}
+    decides = tuple(line.issue for line in lines if line.decides)
+    others = {issue.field: issue for issue in assumed} | measured
+    assumed = [*decides, *(each for each in others.values() if each not in decides)]
     return Found(
         plan,
         kinds,
@@ -271,6 +279,7 @@ def read_files(
         wants,
         unread,
         tuple(draft.failures),
+        decides,
     )
 
 
@@ -690,7 +699,7 @@ def _job(document: dict[str, Any], draft: Draft, assumed: list[Issue]) -> None:
     for path in DECIDE:
         if path not in draft.fields:
             said = value_text(path, get(document, path))
-            assumed.append(Issue(path, f"{said}, since no file says it"))
+            assumed.append(Issue(path, f"{said}, {SINCE}"))
 
 
 def _load(document: dict[str, Any], draft: Draft, assumed: list[Issue]) -> None:

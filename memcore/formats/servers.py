@@ -581,6 +581,7 @@ def _drafts(draft: Draft, method: Any, model: Any, tokens: Any) -> None:
 
 
 def _vllm(keys: Keys, draft: Draft) -> None:
+    draft.otherwise(*CACHED)
     draft.otherwise("serve.memory_utilization", 0.92, "--gpu-memory-utilization")
     eager = keys.on("enforce_eager")
     if eager:
@@ -628,6 +629,7 @@ def _beside(keys: Keys, draft: Draft, *named: str) -> None:
 
 
 def _sglang(keys: Keys, draft: Draft) -> None:
+    draft.otherwise(*CACHED)
     if keys.on("disable_cuda_graph"):
         draft.put("serve.runtime", "eager", "--disable-cuda-graph", True)
     whole_prompts = str(keys.values.get("chunked_prefill_size")) == "-1"
@@ -646,6 +648,7 @@ def _sglang(keys: Keys, draft: Draft) -> None:
 
 
 def _tensorrt(keys: Keys, draft: Draft) -> None:
+    draft.otherwise(*CACHED)
     draft.put("serve.prefill", "chunked" if keys.on("enable_chunked_prefill") else "whole",
               "enable_chunked_prefill")  # fmt: skip
     _beside(keys, draft, "extra_llm_api_options", "config")
@@ -771,6 +774,7 @@ def _chunk(value: Any) -> int:
 
 
 CACHE = word(CACHES, "has no word in a plan")
+CACHED = ("serve.kv_dtype", "bf16", "--kv-cache-dtype")  # auto: as the model computes, in 16 bits
 CONFIG = "changes to the model's config; give the config.json as it is then"
 NOT_PLANNED = {
     "adapters of a server are not planned": (

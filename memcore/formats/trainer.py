@@ -92,6 +92,8 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "train.loader_pin_memory": (True, "dataloader_pin_memory"),
         "train.checkpointing": ("none", "gradient_checkpointing"),
         "train.precision": ("fp32", "bf16"),
+        "train.kernels": ("hf", LIGER[0]),
+        "train.cross_entropy": ("eager", LIGER[0]),
     },
     TRL: {
         "train.seq_len": (1024, "max_length"),
@@ -102,6 +104,8 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "train.seq_len": (2048, "cutoff_len"),
         "train.checkpointing": ("full", "disable_gradient_checkpointing"),
         "train.reentrant": (True, "use_reentrant_gc"),
+        "train.kernels": ("hf", LIGER[1]),
+        "train.cross_entropy": ("eager", LIGER[1]),
     },
     AXOLOTL: {
         "train.micro_batch": (1, "micro_batch_size"),
@@ -663,6 +667,7 @@ def _adapter(program: str, keys: Keys, draft: Draft) -> str:
     rank, dropout, everywhere = ADAPTERS[program]
     draft.otherwise("train.lora_rank", rank, keys.named("lora_r", "lora_rank"))
     draft.otherwise("train.lora_dropout", dropout, keys.written("lora_dropout"))
+    draft.otherwise("train.adapter_dtype", "fp32", "autocast_adapter_dtype")
     if "train.lora_modules" not in draft.fields:
         draft.otherwise("train.lora_targets", everywhere or "attention", key)
     return adapter

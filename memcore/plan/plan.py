@@ -248,9 +248,11 @@ class Plan(Section):
 
     @property
     def value_dtype(self) -> str:
-        """How values are cached, of KV_DTYPES: latent attention keeps nothing but its latents."""
+        """How values are cached, of KV_DTYPES: latents and compressed tokens are one vector for
+        both."""
         word: str = self.serve.value_dtype
-        own = word == stored.AS_KEYS or self.architecture.kv_rank
+        model = self.architecture
+        own = word == stored.AS_KEYS or model.kv_rank or model.entries
         return self.serve.kv_dtype if own else word
 
     @property

@@ -934,7 +934,8 @@ class Serve(Section):
         "How values are cached, where they are not as keys are (llama.cpp's --cache-type-v).",
         key="vdtype",
         names=("cache_type_v",),
-        when=_of_model(lambda model: not model.kv_rank),  # latents are one vector for both
+        # latents and compressed tokens are one vector for both
+        when=_of_model(lambda model: not (model.kv_rank or model.entries)),
     )
     kv_cache: str = choice(
         serving.KV_CACHES,

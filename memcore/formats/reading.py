@@ -321,6 +321,8 @@ def _unsure(text: Text, kind: str, draft: Draft) -> None:
             draft.leave(
                 name, f"the file sets it to {all_of}, by what it is given: the last is read"
             )
+        if rest := ", ".join(name for name, _ in found[MOST:][:MOST]):
+            draft.leave(rest, "the file sets each to several values: the last is read")
 
 
 def message_in(text: Text) -> Failure | None:

@@ -15,6 +15,7 @@ import operator
 import re
 import shlex
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -58,10 +59,11 @@ _USED = re.compile(r"(?<=\s)(--[A-Za-z][\w-]*)[ =][\"']?\$\{?([A-Za-z_]\w*)")
 _WIDE = re.compile(r"[ \t]{100,}")  # no indentation, and long to look through
 _SET = re.compile(r"[A-Za-z_]\w*\+?=(?:\(| ?-)")  # a variable set to options: no command
 _OF_SHELL = re.compile(r"\s*(?:/bin/)?(?:ba|z)?sh\s+-\w*c\s+(['\"])(.*)\1\s*", re.DOTALL)
+_TAKES_SCRIPT = re.compile(r"(?:\S*/)?(?:ba|z|da)?sh(?: -[\w-]+| pipefail)*? -\w*c")
 _GIVEN = re.compile(r"\$(?:[@*]|(\w+)|\{(\w+)\})")  # what another variable, or who starts it, says
 # A line that goes on: some leave a blank behind; the last one may have nothing to go on with.
 _CONTINUED = re.compile(r"(?<![ \t])[ \t]*+\\[ \t]*+(?:\n[ \t]*+|\Z)")
-_OPTIONS = re.compile(r"(?<=[^\s>])[ \t]*\n[ \t]+(?=--?[A-Za-z][\w-]*(?:[ =\n]|$))")
+_OPTIONS = re.compile(r"(?<=[^\s>])(?:[ \t]*+\n)++[ \t]++(?=--?[A-Za-z][\w-]*(?:[ =\n]|$))")
 _OF_SLURM = re.compile(r"^#SBATCH[ \t]+--([a-z-]+)[ =](\S+)", re.MULTILINE)
 _OF_SKYPILOT = re.compile(r"^[ \t]*accelerators:[ \t]*[\"']?[\w-]+:(\d+)", re.MULTILINE)
 # Variables that Slurm sets, with the options of a script that say the same.
@@ -482,17 +484,18 @@ def several(text: Text) -> dict[str, tuple[str, ...]]:
         plain = re.sub(r"\s+", " ", value.strip("\"'")).strip()
         if more or ("$" in value and re.search(rf"\$\{{?{name}\b", value)):
             found[name] = {}
-        elif plain and "$" not in plain:
+        elif "$" not in plain:
             found.setdefault(name, {})[plain] = None
     used: dict[str, list[str]] = {}
     for option, name in _USED.findall(content):
         used.setdefault(name, []).append(option)
     options: dict[str, tuple[str, ...]] = {}
     for name, values in found.items():
-        if len(values) > 1:
-            options |= {option: tuple(values) for option in used.get(name, ())}
-            if all(value.startswith("-") for value in values):
-                options[name] = tuple(values)
+        texts = tuple(filter(None, values))
+        if len(texts) > 1:
+            options |= dict.fromkeys(used.get(name, ()), texts)
+        if len(values) > 1 and all(value.startswith("-") for value in texts):
+            options[name] = tuple(value or "nothing" for value in values)
     return options
 
 
@@ -520,7 +523,7 @@ def _continued(content: str) -> str:
     content = _shell(_WIDE.sub(" ", content))
     content = _COMMENT.sub("", _FENCE.sub("\n", content)).replace("\r\n", "\n")
     content = re.sub(r"^[ \t]*!(?=\S)", "", content, flags=re.MULTILINE)  # a notebook's commands
-    content = "\n".join(map(_without_comment, content.split("\n")))
+    content = _taken("\n".join(map(_without_comment, content.split("\n"))))
     content = _BRANCHES.sub("\n", content)
     return _OPTIONS.sub(" ", _CONTINUED.sub(" ", content))
 
@@ -531,6 +534,64 @@ _BRANCHES = re.compile(
     r"(?=[A-Za-z_]\w{0,80}\+?=)",
     re.MULTILINE,
 )
+
+
+_CONSTANT = re.compile(r"(?:export[ ]+)?([A-Za-z_]\w*)=[\"']?([\w./-]{0,80})[\"']?;?[ \t]*")
+_SET_ANY = re.compile(r"\b([A-Za-z_]\w*)\+?=|\b(?:for|read)[ \t]++(?:-\w+[ \t]++)*+([A-Za-z_]\w*)")
+_BRANCH = re.compile(r"\s*(if|elif|else|fi)\b")
+_ASKS = re.compile(
+    r"\s*(?:el)?if\s+\[\[?\s+[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?\s*(==?|!=|-[egnl][qte])\s*"
+    r"[\"']?([\w./-]*)[\"']?\s+\]\]?\s*(?:;\s*then)?\s*"
+)
+_ORDERS: Mapping[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+    "-lt": operator.lt,
+    "-le": operator.le,
+}
+
+
+def _taken(content: str) -> str:
+    """A script without the branches of `if` that are not taken, where it sets what they ask for
+    itself, once and whatever it is given."""
+    if not re.search(r"^[ \t]*fi\b", content, re.MULTILINE):
+        return content
+    times = Counter(name or looped for name, looped in _SET_ANY.findall(content))
+    constants: dict[str, str] = {}
+    branches: list[list[bool | None]] = []  # of each `if` that is open: which branches are taken
+    lines: list[str] = []
+    for line in content.split("\n"):
+        begins = _BRANCH.match(line)
+        word = begins[1] if begins else ""
+        if word == "if" and not re.search(r"\bfi\b", line):
+            branches.append([_holds(line, constants)])
+        elif word in ("elif", "else", "fi") and not branches:
+            return content
+        elif word == "fi":
+            branches.pop()
+        elif word in ("elif", "else"):
+            before = branches[-1]
+            other = _holds(line, constants) if word == "elif" else None if None in before else True
+            before.append(False if True in before else other)
+        elif not branches and (set_to := _CONSTANT.fullmatch(line)) and times[set_to[1]] == 1:
+            constants[set_to[1]] = set_to[2]
+        if all(each[-1] is not False for each in branches):
+            lines.append(line)
+    return content if branches else "\n".join(lines)
+
+
+def _holds(line: str, constants: Mapping[str, str]) -> bool | None:
+    """Whether a branch of `if` is taken; None where the script does not settle it."""
+    asked = _ASKS.fullmatch(line[:400])
+    if not asked or asked[1] not in constants:
+        return None
+    value, sign, other = constants[asked[1]], asked[2], asked[3]
+    if sign not in _ORDERS:
+        return (value == other) == (sign != "!=")
+    whole = value.isdecimal() and other.isdecimal() and len(value + other) <= 40
+    return _ORDERS[sign](int(value), int(other)) if whole else None
 
 
 def _without_comment(line: str) -> str:
@@ -593,6 +654,7 @@ def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
     variables = {str(name): str(value) for name, value in pairs if value is not None}
     words: list[str] = []
     scripts: list[str] = []
+    named = False  # whether the next word is the name of a script that stands among the words
     for key in ("entrypoint", "command", "args", "arguments"):
         said = container.get(key)
         for each in said if isinstance(said, list) else [said]:
@@ -605,6 +667,10 @@ def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
             elif "\n" in text.strip():
                 inner_of = _OF_SHELL.fullmatch(text)
                 scripts.append(inner_of[2] if inner_of else text)
+                if words and _TAKES_SCRIPT.fullmatch(" ".join(words)):
+                    words, named = [], True  # what follows is the script's: its $0 first
+            elif named:
+                named = False
             elif isinstance(said, list):
                 words += _inner(_expanded(text, variables))
             else:
@@ -667,7 +733,10 @@ def _expanded(content: str, variables: Mapping[str, str]) -> str:
 
     def total(found: re.Match[str]) -> str:
         """What a sum of whole numbers comes to; in one word as it is written where it is none."""
-        said = re.sub(r"\$?([A-Za-z_]\w*)", lambda name: variables.get(name[1], name[0]), found[1])
+        said = found[1]
+        for _ in range(4):  # a sum may be of variables that are sums themselves
+            said = re.sub(r"\$?([A-Za-z_]\w*)", lambda name: variables.get(name[1], name[0]), said)
+            said = said.replace("$((", "((")[:MAX_EXPANDED]
         try:
             return str(_value(ast.parse(said.strip(), mode="eval").body))
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):

@@ -47,6 +47,7 @@ from memcore.kept import kept
 from memcore.models import cards, catalog, quantization, unplanned
 from memcore.models.config import parse_config
 from memcore.models.families import drafts
+from memcore.models.families.qwen_vl import WITH_IMAGES, with_images
 from memcore.models.model import Model
 from memcore.plan.link import nearest
 from memcore.plan.model_rules import linear_layers
@@ -98,7 +99,7 @@ SAME_MEMORY = 0.005  # share by which drivers of one GPU differ in what they lea
 PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
 SIZES = {"hidden_size", "n_embd", "d_model", "text_config"}
-ADAPTER, LORA = "train.adapter", "lora"
+ADAPTER, LORA, IMAGES = "train.adapter", "lora", "serve.images"
 GUESSER = "serve.draft_model"
 USUAL_GUESSES = 3  # where a draft is given and no file says how many tokens it guesses
 # What is started by a script's commands, whose variables it may set to several values.
@@ -558,7 +559,9 @@ def _model(
     if model:
         return model
     if draft.config is not None:
-        return dict(draft.config)
+        config = with_images(draft.config) if draft.towers else draft.config
+        _of_text(draft, config, assumed)
+        return dict(config)
     if otherwise and not draft.model:
         label = resolve_model(otherwise).label
         assumed.append(Issue("model", f"{label}, since no file says which"))
@@ -585,9 +588,18 @@ def _model(
         return language
     if draft.towers and f"{found}{hub.IMAGES}" in catalog.model_names():
         found = f"{found}{hub.IMAGES}"  # which servers load
+        _of_text(draft, catalog.model_entry(found)["config"], assumed)
     if found != draft.model:
         assumed.append(Issue("model", f"{shown(draft.model)} has the shapes of the preset {found}"))
     return found
+
+
+def _of_text(draft: Draft, config: Mapping[str, Any], assumed: list[Issue]) -> None:
+    """Prompts of a language model that has a tower besides: of text, where nobody says more."""
+    if str(config.get("model_type")).endswith(WITH_IMAGES) and IMAGES not in draft.fields:
+        draft.fields[IMAGES] = 0
+        message = "prompts of text alone, since no file says the load; what reads images is loaded"
+        assumed.append(Issue(IMAGES, message))
 
 
 def _as_stored(model: Any, stored: Mapping[str, Any]) -> Any:

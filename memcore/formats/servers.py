@@ -296,7 +296,10 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
     for path, how, *named in server.fields:
         draft.read(keys, path, how, *named)
     server.more(keys, draft)
-    draft.towers = server.engine != LLAMA_CPP and not _text_alone(keys)
+    text_alone = _text_alone(keys)
+    draft.towers = server.engine != LLAMA_CPP and not text_alone
+    if text_alone:
+        draft.later.append(_without_tower)
     _weights(server, keys, draft)
     draft.ranks = max(draft.ranks, _shared_out(keys, draft))
     limit = draft.fields.get("serve.max_num_seqs", 0)
@@ -312,15 +315,25 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
 
 
 def _text_alone(keys: Keys) -> bool:
-    """Whether a server is told to load no tower: by a switch, or by no image for a prompt (vLLM
-    0.33, config/model.py)."""
-    if any(keys.values.get(key) not in (None, False) for key in TEXT_ALONE):
-        return True
+    """Whether a server is told to load no tower: by a switch, or by neither an image nor a video
+    for a prompt (vLLM 0.33, model_executor/models/interfaces.py, _mark_tower_model: the limits of
+    all that it reads are 0)."""
+    switch = keys.on(*TEXT_ALONE)
     limits = str(keys.values.get("limit_mm_per_prompt") or "")
-    return re.search(r"image['\"]? ?[:=] ?0\b", limits) is not None
+    return switch or all(
+        str(keys.values.get(f"limit_mm_per_prompt.{each}")) == "0"
+        or re.search(rf"{each}['\"]? ?[:=] ?0\b", limits)
+        for each in ("image", "video")
+    )
 
 
 TEXT_ALONE = ("language_model_only", "language_only")
+
+
+def _without_tower(draft: Draft, around: Around) -> None:
+    if around.model.tower:
+        message = "a tower of images that is not loaded is planned with the model"
+        draft.leave("the language model alone", message)
 
 
 def _weights(server: Server, keys: Keys, draft: Draft) -> None:
@@ -901,9 +914,7 @@ NOT_PLANNED = {
     ),
     "sparse attention of the engine is not planned": "sparse_attention_config",
     "images kept in host memory are not planned": "mm_processor_cache_gb",
-    "a tower of images that is not loaded is planned with the model": (
-        "language_model_only language_only mm_encoder_only"
-    ),
+    "the language model is planned with its tower of images": "mm_encoder_only",
     "several steps at once are not planned": "num_scheduler_steps=1",
     "a server of embeddings or of scores is planned as one that generates": (
         "runner=auto|generate task=auto|generate convert=auto|none pooler_config "

@@ -25,7 +25,7 @@ from memcore.serving.entries import BLOCK, ENTRIES_SOURCE, Group
 from memcore.serving.pages import Pages, ceil_div
 from memcore.serving.rows import row
 from memcore.serving.server import STAGE_LAYERS, Server, kept_by_window
-from memcore.serving.towers import PAGES_OF_ENCODER, PROFILED
+from memcore.serving.towers import PAGES_OF_ENCODER, PROFILED, tries_images
 from memcore.tape.dims import Extent, Extents
 from memcore.units import GiB
 from memcore.words.stored import KV_DTYPES
@@ -601,7 +601,7 @@ def profiled_images(x: Any) -> Read:
     """The most images of one forward: PROFILED; without pages, those of as many prompts as it
     has room for."""
     tower, s = x.server.plan.architecture.tower, x.plan.serve
-    if not (tower and tower.image and s.images):
+    if not (tower and tower.image and (s.images or tries_images(x.server))):
         return x.said(0, "Prompts have none.", [SERVER])
     meaning = "As many as it may bring at once."
     if not x.server.manager.pages:

@@ -9,6 +9,7 @@ from memcore.report import Serve
 from memcore.serving.cache import room
 from memcore.serving.serve import REMEDY, nothing_fits, of_fewer
 from memcore.serving.server import Server, one_forward
+from memcore.serving.towers import tries_images
 from memcore.serving.weights import on_host
 from memcore.tape.dims import ceil_div
 from memcore.units import bytes_text, rate_text
@@ -52,12 +53,14 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
             "Serving: the tower of images, and what leads from it to the text, stay in "
             f"{plan.weights.compute}, as published files in fewer bits have them."
         )
+    server = server or Server.of(plan)
     if model.tower and model.tower.image and not s.images:
+        tried = "count, and the room for images of the largest size that the engine tries first"
+        counts = tried if tries_images(server) else "alone count"
         notes.append(
             "Serving: prompts have no images (serve.images); of what makes tokens of them the "
-            "weights alone count."
+            f"weights {counts}."
         )
-    server = server or Server.of(plan)
     if server.reserves:
         own = "what serve.max_seq_len says" if s.max_seq_len else "the model's own limit"
         if (

@@ -20,7 +20,7 @@ from memcore.quantity.reading import (
 from memcore.report import LedgerRow
 from memcore.serving.cache import NO_PAGES, SERVER
 from memcore.serving.server import Server, one_forward
-from memcore.serving.towers import FEATURES_STAY, features, fullest, runs_tower
+from memcore.serving.towers import FEATURES_STAY, features, fullest, takes_room
 from memcore.serving.weights import ROTARY_SOURCE, held_weights, on_host, table_rows, weight_rows
 from memcore.tape.dims import HEADS, TP, VOCAB, Extents, Shape
 from memcore.tape.ledger import INFERENCE, Amounts, window
@@ -167,7 +167,7 @@ def loaded_bytes(x: Any) -> Read:
     [FEATURES_STAY],
 )  # fmt: skip
 def feature_bytes(x: Any) -> Read:
-    if not runs_tower(x.server):
+    if not takes_room(x.server):
         return x.said(0, "Nothing runs before the layers.", [SERVER])
     return x.width(x.server.compute) * x.shape(features(x.server), one_forward(x.server))
 
@@ -223,7 +223,7 @@ def _forward_bytes(x: Any) -> Read:
         rows = least(x.serve.sequence_limit, x.serve.batched_tokens)
     logits = x.width("fp32") * x.shape(LOGITS, one_forward(x.server)) * rows
     rest = largest(x.serve.layer_bytes, logits * copies)
-    if not runs_tower(x.server):
+    if not takes_room(x.server):
         return floor(rest)
     return floor(largest(x.serve.tower_bytes, x.serve.feature_bytes + rest))
 

@@ -14,6 +14,7 @@ from memcore.serving.server import images
 from memcore.tape.dims import MERGED, B, D, S, Shape, of_stack
 from memcore.tape.ledger import INFERENCE, Amounts, window
 from memcore.tape.tape import Tape
+from memcore.words.engines import VLLM
 
 if TYPE_CHECKING:
     from memcore.serving.server import Server
@@ -57,8 +58,19 @@ def rows(server: Server) -> tuple[int, int]:
 def fullest(server: Server, amounts: Amounts) -> Tape | None:
     """The part of a tower that needs the most memory; None where none runs."""
     parts: Iterable[tuple[Tape, int]] = server.tower.tapes if server.tower else ()
-    runs = [t for t, _ in parts] if runs_tower(server) else []
+    runs = [t for t, _ in parts] if takes_room(server) else []
     return max(runs, key=lambda t: window(t, INFERENCE).peak(amounts)[0], default=None)
+
+
+def tries_images(server: Server) -> bool:
+    """Whether an engine starts with images of the largest size, whatever prompts will have."""
+    tower = server.plan.architecture.tower
+    return bool(server.plan.engine == VLLM and tower and tower.image and tower.image.most)
+
+
+def takes_room(server: Server) -> bool:
+    """Whether a forward needs room for a tower's work."""
+    return runs_tower(server) or tries_images(server)
 
 
 def runs_tower(server: Server) -> bool:

@@ -11,7 +11,7 @@ from memcore.report import LedgerRow
 from memcore.serving import allocator, stored
 from memcore.serving.rows import row
 from memcore.serving.server import Server
-from memcore.serving.towers import runs_tower
+from memcore.serving.towers import takes_room
 from memcore.tape.dims import (
     EP,
     ETP,
@@ -234,7 +234,7 @@ def table_rows(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts)
             shape = Extents.of(Extent(positions, "positions"), Extent(model.rotary_dim, ROTARY))
             why = "cosines and sines of every position"
             rows.append(row(name, "tables", shape, dtype, n, 1, ROTARY_SOURCE, why))
-    if (deep := model.tower.traits.deepstack if model.tower else 0) and runs_tower(server):
+    if (deep := model.tower.traits.deepstack if model.tower else 0) and takes_room(server):
         tokens = server.plan.batched_tokens
         shape = Extents.of(Extent(tokens, "tokens"), Extent(model.hidden_size, D))
         n = tokens * model.hidden_size * DTYPE_BYTES[dtype]

@@ -73,11 +73,14 @@ ALIASES = {"num_attention_heads": "num_heads", "num_hidden_layers": "depth"}
 UNREAD = ("in_chans", "spatial_patch_size", "tokens_per_second", "initializer_range")
 
 
-def of_config(k: Keys, family: str, hidden: int, *, width: int, depth: int, patch: int) -> Model:
+def of_config(
+    k: Keys, family: str, hidden: int, *, width: int, depth: int, patch: int,
+    deepstack: tuple[int, ...] = (8, 16, 24),
+) -> Model:  # fmt: skip
     """The tower that a vision_config describes.
 
-    hidden                the text's width, which its tokens must have
-    width, depth, patch   of a tower whose config does not say
+    hidden      the text's width, which its tokens must have
+    width, depth, patch, deepstack   of a tower whose config does not say
     """
     for key in UNREAD:
         k.config.get(key)
@@ -115,7 +118,7 @@ def of_config(k: Keys, family: str, hidden: int, *, width: int, depth: int, patc
             residual_16=True,
             # Of Qwen3-VL's tower get_input_embeddings finds none.
             patches_reached=family != QWEN3,
-            deepstack=_deep(k, layers) if family == QWEN3 else 0,
+            deepstack=_deep(k, layers, deepstack) if family == QWEN3 else 0,
         ),
     )
 
@@ -143,9 +146,9 @@ def _kinds(k: Keys, layers: int) -> tuple[str, ...]:
     return tuple(EVERY if i in whole else IN_WINDOWS for i in range(layers))
 
 
-def _deep(k: Keys, layers: int) -> int:
+def _deep(k: Keys, layers: int, usual: tuple[int, ...]) -> int:
     """How many layers' results the text reads besides the last one's."""
-    read = _numbers(k, "deepstack_visual_indexes", (8, 16, 24))
+    read = _numbers(k, "deepstack_visual_indexes", usual)
     if any(i >= layers for i in read):
         k.fail("deepstack_visual_indexes", f"names a layer that is none of the {layers:,}")
     return len(set(read))

@@ -1,4 +1,4 @@
-"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: their towers (qwen_tower) and their language models, which can
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: their towers (qwen_tower) and their language models, which can
 stand alone: Qwen's own, but each sequence has its rotary angles, since tokens of an image turn by
 its rows and columns."""
 
@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from memcore.models import families
 from memcore.models.config import Keys
@@ -15,6 +16,7 @@ from memcore.models.families.llama import FAMILIES as DENSE
 from memcore.models.families.llama import llama_like, qwen_windows
 from memcore.models.families.llava import text_embedding
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
+from memcore.models.families.qwen3_next import FAMILIES as HYBRIDS
 from memcore.models.families.qwen_moe import FAMILIES as MIXTURES
 from memcore.models.families.qwen_moe import sparse
 from memcore.models.model import Model
@@ -86,9 +88,10 @@ TEXTS = {
 }
 
 
-def _whole(name: str, stem: str, tower: str, usual: Mapping[str, int]) -> Family:
+def _whole(
+    name: str, stem: str, tower: str, usual: Mapping[str, Any], text: Family, untrained: str = ""
+) -> Family:
     """The tower and the text of one of them. usual: of a tower whose config does not say."""
-    text = TEXTS[f"{name}_text"]
 
     def config(k: Keys) -> Model:
         inner = wrappers.opened(k.config)
@@ -124,6 +127,7 @@ def _whole(name: str, stem: str, tower: str, usual: Mapping[str, int]) -> Family
         kernels=HF_ONLY,
         losses=("eager",),
         alone=True,
+        untrained=untrained,
         before=text_embedding,
         bridge=qwen_tower.bridge,
         classes={f"{stem}ForConditionalGeneration": CAUSAL},
@@ -134,12 +138,32 @@ SIZED = (
     f"Images are taken to be squares, {qwen_tower.SIDE} pixels a side unless the plan says another "
     "size."
 )
+# What a server loads of a Qwen3.5 or 3.6, whose config.json is planned as its language model: a
+# word of this project, which its presets with images and `with_images` give as the model_type.
+WITH_IMAGES = "_with_images"
+OF_QWEN3_5 = {"width": 1152, "depth": 27, "patch": 16, "deepstack": ()}
+UNTRAINED = "what it keeps for backward has not been held against PyTorch yet"
+
+
+def with_images(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A config.json with its tower of images, where servers load one that other plans leave out."""
+    named = f"{config.get('model_type')}{WITH_IMAGES}"
+    sees = isinstance(config.get("vision_config"), Mapping)
+    return {**config, "model_type": named} if sees and named in FAMILIES else config
+
+
 FAMILIES = TEXTS | {
-    name: _whole(name, stem, tower, usual)
+    name: _whole(name, stem, tower, usual, TEXTS[f"{name}_text"])
     for name, stem, tower, usual in (
         ("qwen2_vl", "Qwen2VL", qwen_tower.QWEN2, {"width": 1280, "depth": 32, "patch": 14}),
         ("qwen2_5_vl", "Qwen2_5_VL", qwen_tower.QWEN2_5, {"width": 3584, "depth": 32, "patch": 14}),
         ("qwen3_vl", "Qwen3VL", qwen_tower.QWEN3, {"width": 1152, "depth": 27, "patch": 16}),
         ("qwen3_vl_moe", "Qwen3VLMoe", qwen_tower.QWEN3, {"width": 1152, "depth": 27, "patch": 16}),
     )
-}
+} | {
+    f"{name}{WITH_IMAGES}": _whole(
+        f"{name}{WITH_IMAGES}", stem, qwen_tower.QWEN3, OF_QWEN3_5, HYBRIDS[f"{name}_text"],
+        UNTRAINED,
+    )
+    for name, stem in (("qwen3_5", "Qwen3_5"), ("qwen3_5_moe", "Qwen3_5Moe"))
+}  # fmt: skip

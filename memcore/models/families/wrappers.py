@@ -496,6 +496,8 @@ KNOWN = {
     "qwen3_vl_moe": Wrapper("qwen3_vl_moe_text", _qwen3_vl, ties=True),
     "qwen3_5": Wrapper("qwen3_5_text", _qwen),
     "qwen3_5_moe": Wrapper("qwen3_5_moe_text", _qwen),
+    "qwen3_5_with_images": Wrapper("qwen3_5_text", _qwen),
+    "qwen3_5_moe_with_images": Wrapper("qwen3_5_moe_text", _qwen),
     "llama4": Wrapper("llama4_text", _llama4),
     "kimi_k25": Wrapper(
         "deepseek_v3",

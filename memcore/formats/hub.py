@@ -8,10 +8,13 @@ import re
 from pathlib import Path, PurePosixPath
 
 from memcore.models import catalog
+from memcore.words import engines
+from memcore.words.stored import WEIGHT_DTYPES
 
 # What a name says of how weights are stored, with the word of serve.weight_dtype; the first counts.
 BARE = "nf4-double"  # of a name that says 4bit and no more
 BITS = "[-_]?bits?"
+LLAMA_CPP = [word for word, dtype in WEIGHT_DTYPES.items() if dtype.engine == engines.LLAMA_CPP]
 STORED = (
     (r"nvfp4(?:a16)?(?:-v\d)?|fp4", "nvfp4"),
     (r"mxfp4", "mxfp4"),
@@ -28,8 +31,7 @@ STORED = (
     (rf"4{BITS}", BARE),
     (rf"5{BITS}", "mlx-5bit"),  # which nobody else publishes
     (rf"6{BITS}", "mlx-6bit"),
-    *((word.replace("_", "[_-]"), word) for word in ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_k_s")),
-    *((word.replace("_", "[_-]"), word) for word in ("q4_0", "iq4_xs", "q3_k_m", "q2_k")),
+    *((word.replace("_", "[_-]"), word) for word in LLAMA_CPP),
     ("bf16", "bf16"),
     ("f(?:p)?16", "fp16"),
     ("f(?:p)?32", "fp32"),
@@ -51,7 +53,7 @@ TUNED = frozenset(
         *("quantized", "smoothquant", "mlx", "dwq", "sym", "asym", "mixed", "static"),
         *("inc", "calib", "preview"),
         *("dynamic", "ud", "gguf", "bnb", "deduped", "turbo", "thinking", "think"),
-        "qat",
+        *("qat", "i1", "imat", "imatrix"),
         *("2407", "2409", "2410", "2411", "2412", "2501", "2503", "2506", "2507", "2508", "2509"),
         *("0711", "0905"),
     )
@@ -134,6 +136,7 @@ def _parts(name: str) -> tuple[str, ...]:
     """What of a name tells shapes apart."""
     for pattern, _ in (*STORED, *NEAR):
         name = _says(pattern).sub("", name)
+    name = re.sub(r"[.](?=(?:i1|imat|imatrix)$)", "-", name)
     parts = re.split(r"[-_]", re.sub(r"^((?:meta-)?[a-z]+)(?=\d)", r"\1-", name))
     return tuple(part for part in parts if part and part not in TUNED)
 

@@ -1,7 +1,10 @@
 """Stored: in which type each weight of a served model is.
 
-llama.cpp's mixtures follow llama_tensor_get_type in src/llama-quant.cpp (2026): what a matrix is
-for, and in which layer, decides its type. Norms, biases and routers stay in fp32 there.
+llama.cpp's mixtures follow llama_tensor_get_type and tensor_allows_quantization in
+src/llama-quant.cpp (November 2026, in llama-cpp-python 0.3.36): what a matrix is for, and in which
+layer, decides its type. Norms, biases and routers stay in fp32 there. IQ4_XS and IQ4_NL are taken
+to be made with an importance matrix, as bartowski, unsloth and mradermacher (i1) make theirs (1 %
+less), and Q4_0 without, as Google, Ollama and ggml-org (0.4 % less).
 """
 
 from __future__ import annotations
@@ -16,23 +19,38 @@ from memcore.models.model import Model
 from memcore.models.quantization import stored_as
 from memcore.tape.dims import VOCAB, Cut, Factor
 from memcore.tape.tape import Storage
-from memcore.words.stored import WeightDtype
+from memcore.words.stored import WeightDtype, bits, of_bits
 
 REST, EMBEDDING, HEAD, EXPERTS, MLP = "rest", "embedding", "head", "experts", "mlp"
 VALUES, KEYS, OUTPUT, MATRIX = "values", "keys", "output", "matrix"
+STATES, SPLIT_VALUES = "projection of states", "keys' and values' second projection"
+
+_MIXERS = ("linear_attn", "mamba", "mixer", "conv")  # whose outputs are no attention's
+_SMALL = (  # AltUp's and LAuReL's
+    *("altup.prediction_coefs", "altup.correction_coefs", "laurel.linear_left"),
+    "laurel.linear_right",
+    *(f"altup_{name}.{i}" for name in ("projections", "unembed_projections") for i in range(3)),
+)
 
 _PATHS = (  # the first that a parameter's path ends in says what it is for, as llama.cpp reads it
     (REST, ("bias", "sinks", "gate.logits.weight", "router.logits.weight", "router.weight")),
     (REST, ("embed_positions.weight", "wpe.weight", "shared_expert_gate.logits.weight")),
-    (REST, ("conv1d.weight",)),  # tensor_allows_quantization
+    (REST, ("conv1d.weight", "conv.conv.weight", "per_layer_model_projection.weight")),
+    (REST, tuple(f"{name}.weight" for name in _SMALL)),
     (HEAD, ("lm_head.weight",)),
+    (EMBEDDING, ("embed_tokens_per_layer.weight",)),
+    (STATES, ("linear_attn.in_proj_qkvz.weight",)),
+    (MATRIX, tuple(f"{mixer}.out_proj.weight" for mixer in _MIXERS)),
     (VALUES, ("v_proj.weight", "query_key_value.weight", "qkv_proj.weight", "c_attn.weight")),
-    (VALUES, ("kv_b_proj.weight",)),
+    (SPLIT_VALUES, ("kv_b_proj.weight",)),
     (KEYS, ("k_proj.weight",)),
     (OUTPUT, ("o_proj.weight", "out_proj.weight", "attention.dense.weight", "attn.c_proj.weight")),
 )
 _MLP = (".mlp.", ".feed_forward.", ".block_sparse_moe.", ".fc1.", ".fc2.")
-_DOWN = ("down_proj", "down_proj.weight", "dense_4h_to_h.weight", "fc2.weight", "mlp.c_proj.weight")
+_DOWN = (
+    *("down_proj", "down_proj.weight", "dense_4h_to_h.weight", "fc2.weight", "mlp.c_proj.weight"),
+    *("shared_mlp.output_linear.weight", "feed_forward.w2.weight"),
+)
 
 
 @kept
@@ -72,15 +90,11 @@ def types(
         return {dtype.rest or dtype.compute: sum(1 for _ in layers)}
     if dtype.modules:
         return _by_name(dtype, model, p, tuple(layers), row)
-    tied = model.traits.tied_embeddings
     if dtype.recipe in RECIPES:
-        if what == HEAD or (what == EMBEDDING and tied):
-            return {_fitting(_head(dtype, model, row), row): 1}
-        if what == EMBEDDING:
-            return {_fitting(dtype.outer, row): 1}
-        down = p.path.endswith(_DOWN)
-        found = (_mixed(dtype, model, what, down, i) for i in layers)
-        return dict(Counter(_fitting(t, row) for t in found))
+        if what in (HEAD, EMBEDDING):
+            return {_of_tokens(dtype, model, what, row): 1}
+        found = (_mixed(dtype, model, what, p.path, i, row) for i in layers)
+        return dict(Counter(found))
     if what == EMBEDDING:
         return {dtype.outer or dtype.compute: 1}
     if what == HEAD:
@@ -140,6 +154,11 @@ RECIPES: dict[str, tuple[Rule, Rule, Rule]] = {
         lambda i, n, m: "Q5_K" if i < n // 8 and m.family != "falcon" else "",
         _own,
     ),
+    "Q3_K_L": (
+        lambda i, n, m: "Q5_K",
+        lambda i, n, m: "Q4_K" if m.family == "falcon" else "Q5_K",
+        lambda i, n, m: "Q4_K" if m.family == "falcon" else "Q5_K",
+    ),
     "Q3_K_M": (
         lambda i, n, m: "Q5_K" if i < 2 else "Q4_K",
         lambda i, n, m: "Q5_K" if i < n // 16 else "Q4_K",
@@ -150,24 +169,49 @@ RECIPES: dict[str, tuple[Rule, Rule, Rule]] = {
         lambda i, n, m: "Q3_K",
         lambda i, n, m: "" if m.family == "falcon" else "Q3_K",
     ),
-    "IQ4_XS": (
-        lambda i, n, m: "Q5_K" if _grouped(m) else "",
-        lambda i, n, m: "Q5_K" if i < n // 8 else "",
-        _own,
+    **dict.fromkeys(
+        ("IQ4_XS", "IQ4_NL"), (lambda i, n, m: "Q5_K" if _grouped(m) else "", _own, _own)
     ),
-    **dict.fromkeys(("Q8_0", "Q6_K", "Q4_0"), (_own, _own, _own)),
+    **dict.fromkeys(("Q8_0", "Q6_K", "Q5_K_S", "Q4_0", "Q3_K_S"), (_own, _own, _own)),
 }
-_OF_EIGHT = ("Q2_K", "Q3_K_M", "Q4_K_S", "Q4_K_M", "IQ4_XS")  # whose outputs get more
+_OF_EIGHT = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q4_K_S", "Q4_K_M", "IQ4_NL", "IQ4_XS")  # outputs get more
 FALCON = {  # what its MLPs end in: the first sixteenth, where there is more, elsewhere
     "Q4_K_M": ("Q6_K", "Q5_K", "Q4_K"),
     "Q3_K_M": ("Q5_K", "Q4_K", "Q3_K"),
 }
 
 
-def _mixed(dtype: WeightDtype, model: Model, what: str, down: bool, i: int) -> str:
-    """The type of one matrix of layer `i`."""
+def _mixed(dtype: WeightDtype, model: Model, what: str, path: str, i: int, row: int) -> str:
+    """The type of one matrix of layer `i`; of one that a file has as two, their mean."""
+    own = dtype.matrices
+    if what == STATES:  # attn_qkv, which counts as values, and attn_gate
+        of_values = _fitting(_of_layer(dtype, model, VALUES, path, i), row)
+        return _mean(of_values, _fitting(own, row), _convolved(model))
+    if what == SPLIT_VALUES:  # attn_k_b, turned around, and attn_v_b
+        return _mean(_fitting(own, model.head_dim - model.rotary_dim), _fitting(own, row), 0.5)
+    return _fitting(_of_layer(dtype, model, what, path, i), row)
+
+
+def _convolved(model: Model) -> float:
+    """Queries', keys' and values' share of the projection that makes a gate too."""
+    states = model.recurrence
+    if states is None:
+        return 1
+    inner, keys = states.heads * states.head_dim, 2 * states.groups * states.state
+    return (keys + inner) / (keys + 2 * inner)
+
+
+def _mean(one: str, other: str, share: float) -> str:
+    if one == other:
+        return one
+    return of_bits(share * bits(one) + (1 - share) * bits(other))
+
+
+def _of_layer(dtype: WeightDtype, model: Model, what: str, path: str, i: int) -> str:
+    """What the mixture has for a matrix of layer `i`, whose rows are taken to fit."""
     values, ends, output = RECIPES[dtype.recipe]
     n, own, eight = model.layers, dtype.matrices, model.experts == 8
+    down = path.endswith(_DOWN)
     if down and model.family == "falcon" and dtype.recipe in FALCON:
         first, more, rest = FALCON[dtype.recipe]
         return first if i < n // 16 else more if _more(i, n) else rest
@@ -186,25 +230,36 @@ def _mixed(dtype: WeightDtype, model: Model, what: str, down: bool, i: int) -> s
     return own
 
 
-def _head(dtype: WeightDtype, model: Model, row: int) -> str:
+def _of_tokens(dtype: WeightDtype, model: Model, what: str, row: int) -> str:
+    """The type of the head, or of the embedding, which is stored as a head where it is one too."""
+    if what == EMBEDDING and not model.traits.tied_embeddings:
+        return _fitting(dtype.outer, row)
+    if dtype.head:
+        return _fitting(dtype.head, row)
     if model.family == "falcon" or dtype.matrices == "Q8_0" or row % _block(dtype.matrices):
-        return "Q8_0"
-    return "Q6_K"
+        return _fitting("Q8_0", row)
+    return _fitting("Q6_K", row)
 
 
 def _block(kind: str) -> int:
     return 256 if kind.endswith("_K") or kind == "IQ4_XS" else 32
 
 
-_SMALLER = {"Q6_K": "Q8_0", "Q5_K": "Q5_1", "Q4_K": "Q5_0"}  # in blocks of 32; the others IQ4_NL
+_SMALLER = {  # in blocks of 32
+    "Q6_K": "Q8_0",
+    "Q5_K": "Q5_1",
+    "Q4_K": "Q5_0",
+    "Q3_K": "Q4_0",
+    "Q2_K": "Q4_0",
+    "IQ4_XS": "IQ4_NL",
+}
 
 
 def _fitting(kind: str, row: int) -> str:
     """What llama.cpp takes instead where a row is no multiple of the type's block."""
     if row % _block(kind) == 0:
         return kind
-    smaller = _SMALLER.get(kind, "IQ4_NL")
-    return smaller if _block(kind) == 256 and row % 32 == 0 else "fp16"
+    return _SMALLER[kind] if kind in _SMALLER and row % 32 == 0 else "fp16"
 
 
 _JOINED = {  # vLLM's packed_modules_mapping, and DeepSeek's fused_qkv_a_proj

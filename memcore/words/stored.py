@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memcore.words.engines import LLAMA_CPP, MLX
 from memcore.words.training import NF4, NF4_DOUBLE
@@ -108,6 +108,12 @@ def _gguf(name: str, matrices: str, about: str) -> WeightDtype:
     )  # fmt: skip
 
 
+def _large(name: str, of: WeightDtype) -> WeightDtype:
+    """bartowski's files with the embedding and the head in Q8_0."""
+    about = f"As {of.label}, the embedding and the head in 8.5 bits, as bartowski publishes it."
+    return replace(of, label=f"GGUF {name}", help=about, outer="Q8_0", head="Q8_0")
+
+
 _STAYS = " Embedding, head, norms and routers stay in 16 bits."
 
 
@@ -122,6 +128,22 @@ def _mlx(values: int) -> WeightDtype:
         engine=MLX,
     )
 
+
+_GGUF = {
+    "q8_0": _gguf("Q8_0", "Q8_0", "llama.cpp: 8.5 bits for every matrix."),
+    "q6_k": _gguf("Q6_K", "Q6_K", "llama.cpp: 6.56 bits for every matrix."),
+    "q5_k_m": _gguf("Q5_K_M", "Q5_K", "llama.cpp: 5.5 bits, 6.56 for half of the values and MLPs."),
+    "q5_k_s": _gguf("Q5_K_S", "Q5_K", "llama.cpp: 5.5 bits for every matrix of a layer."),
+    "q4_k_m": _gguf("Q4_K_M", "Q4_K", "llama.cpp: 4.5 bits, 6.56 for half of the values and MLPs."),
+    "q4_k_s": _gguf("Q4_K_S", "Q4_K", "llama.cpp: 4.5 bits, 5.5 in the first layers."),
+    "q4_0": _gguf("Q4_0", "Q4_0", "llama.cpp: 4.5 bits, one scale for each 32."),
+    "iq4_nl": _gguf("IQ4_NL", "IQ4_NL", "llama.cpp: 4.5 bits from a table, one scale for each 32."),
+    "iq4_xs": _gguf("IQ4_XS", "IQ4_XS", "llama.cpp: 4.25 bits from a table of values."),
+    "q3_k_l": _gguf("Q3_K_L", "Q3_K", "llama.cpp: 3.44 bits, 5.5 for values, outputs and MLPs."),
+    "q3_k_m": _gguf("Q3_K_M", "Q3_K", "llama.cpp: 3.44 bits, 4.5 or 5.5 for values and MLPs."),
+    "q3_k_s": _gguf("Q3_K_S", "Q3_K", "llama.cpp: 3.44 bits for every matrix of a layer."),
+    "q2_k": _gguf("Q2_K", "Q2_K", "llama.cpp: 2.63 bits, more for values, outputs and MLPs."),
+}
 
 WEIGHT_DTYPES = {
     "fp32": WeightDtype("fp32", "4 bytes per weight.", "fp32", "fp32"),
@@ -212,15 +234,12 @@ WEIGHT_DTYPES = {
         product="fp4",
     ),
     **{f"mlx-{values}bit": _mlx(values) for values in (3, 4, 5, 6, 8)},
-    "q8_0": _gguf("Q8_0", "Q8_0", "llama.cpp: 8.5 bits for every matrix."),
-    "q6_k": _gguf("Q6_K", "Q6_K", "llama.cpp: 6.56 bits for every matrix."),
-    "q5_k_m": _gguf("Q5_K_M", "Q5_K", "llama.cpp: 5.5 bits, 6.56 for half of the values and MLPs."),
-    "q4_k_m": _gguf("Q4_K_M", "Q4_K", "llama.cpp: 4.5 bits, 6.56 for half of the values and MLPs."),
-    "q4_k_s": _gguf("Q4_K_S", "Q4_K", "llama.cpp: 4.5 bits, 5.5 in the first layers."),
-    "q4_0": _gguf("Q4_0", "Q4_0", "llama.cpp: 4.5 bits, one scale for each 32."),
-    "iq4_xs": _gguf("IQ4_XS", "IQ4_XS", "llama.cpp: 4.25 bits from a table of values."),
-    "q3_k_m": _gguf("Q3_K_M", "Q3_K", "llama.cpp: 3.44 bits, 4.5 or 5.5 for values and MLPs."),
-    "q2_k": _gguf("Q2_K", "Q2_K", "llama.cpp: 2.63 bits, more for values, outputs and MLPs."),
+    **_GGUF,
+    "q6_k_l": _large("Q6_K_L", _GGUF["q6_k"]),
+    "q5_k_l": _large("Q5_K_L", _GGUF["q5_k_m"]),
+    "q4_k_l": _large("Q4_K_L", _GGUF["q4_k_m"]),
+    "q3_k_xl": _large("Q3_K_XL", _GGUF["q3_k_l"]),
+    "q2_k_l": _large("Q2_K_L", _GGUF["q2_k"]),
 }
 
 # What llama.cpp's files of models with experts in MXFP4 have, as ggml-org publishes gpt-oss: every

@@ -210,6 +210,39 @@ def test_mixtures_of_llama_cpp(model, word, gib):
     assert s.weights_bytes / GiB == pytest.approx(gib, rel=0.003)
 
 
+# Files as their publishers give them, in GB: Qwen_Qwen3-4B, Qwen_Qwen3-8B, Meta-Llama-3.1-8B and
+# Llama-3.3-70B in bartowski's pages; Qwen2.5-32B and 14B in RichardErkhov's (without an importance
+# matrix); gemma-2-2b in unsloth/gemma-2-it-GGUF; Qwen3.5 in
+# unsloth's, as ggml-org/Llama-macOS pull request 63 lists them; Qwen3.6-27B in mradermacher's, as
+# sokann/Qwen3.6-27B-GGUF-5.076bpw and ggufbench/Qwen3.6-27B-4bpw-16GB-VRAM give their GiB.
+PUBLISHED = {
+    "qwen3-4b": {"q8_0": 4.28, "q6_k": 3.31, "q6_k_l": 3.40, "q5_k_m": 2.89, "q5_k_l": 2.98,
+                 "q5_k_s": 2.82, "q4_k_m": 2.50, "q4_k_l": 2.59, "q4_k_s": 2.38},
+    "qwen3-8b": {"q8_0": 8.71, "q6_k_l": 7.03, "q6_k": 6.73, "q5_k_l": 6.24, "q2_k": 3.28},
+    "llama-3.1-8b": {"q6_k": 6.60, "q3_k_m": 4.02, "iq4_xs": 4.45},
+    "llama-3.3-70b": {"q8_0": 74.98, "q6_k": 57.89, "q5_k_l": 50.60, "q5_k_m": 49.95,
+                      "q5_k_s": 48.66, "q4_k_l": 43.30, "q4_k_m": 42.52, "q4_k_s": 40.35,
+                      "q3_k_xl": 38.06, "iq4_xs": 37.90, "q3_k_l": 37.14,
+                      "q3_k_m": 34.27, "q3_k_s": 30.91},
+    "qwen2.5-32b": {"q4_0": 18.6, "q3_k_l": 17.2, "q3_k_m": 15.9, "q3_k_s": 14.4, "q2_k": 12.3},
+    "qwen2.5-14b": {"q3_k_l": 7.92, "q3_k_m": 7.34, "q3_k_s": 6.66, "q2_k": 5.77},
+    "gemma-2-2b": {"q8_0": 2.78, "q6_k": 2.15, "q5_k_m": 1.92, "q4_k_m": 1.71, "q3_k_m": 1.46},
+    "qwen3.5-27b": {"q8_0": 28.6},
+    "qwen3.5-35b-a3b": {"q8_0": 36.9},
+    "qwen3.5-122b-a10b": {"q8_0": 129.9},
+    "qwen3.5-397b-a17b": {"q8_0": 421.5},
+    "qwen3.6-27b": {"q4_k_m": 15.401 * GiB / 1e9, "iq4_xs": 14.036 * GiB / 1e9},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_files_have_the_bytes_that_their_publishers_give(model):
+    """A file has a header and a vocabulary besides: up to 0.01 GB."""
+    for word, gigabytes in PUBLISHED[model].items():
+        s = serve(model, weight_dtype=word, kv_cache="contiguous")
+        assert s.weights_bytes / 1e9 == pytest.approx(gigabytes, rel=0.003, abs=0.011), word
+
+
 def test_experts_alone_are_in_four_bits_where_the_scheme_says_so():
     """gpt-oss-120b is published as 60.8 GiB."""
     s = serve("gpt-oss-120b", weight_dtype="mxfp4")

@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path, PurePosixPath
 
+from memcore.formats.found import Draft
 from memcore.models import catalog
 from memcore.words import engines
 from memcore.words.stored import WEIGHT_DTYPES
@@ -14,7 +15,11 @@ from memcore.words.stored import WEIGHT_DTYPES
 # What a name says of how weights are stored, with the word of serve.weight_dtype; the first counts.
 BARE = "nf4-double"  # of a name that says 4bit and no more
 BITS = "[-_]?bits?"
-LLAMA_CPP = [word for word, dtype in WEIGHT_DTYPES.items() if dtype.engine == engines.LLAMA_CPP]
+LLAMA_CPP = sorted(  # the longest first, which begin as others do
+    (word for word, dtype in WEIGHT_DTYPES.items() if dtype.engine == engines.LLAMA_CPP),
+    key=len,
+    reverse=True,
+)
 STORED = (
     (r"nvfp4(?:a16)?(?:-v\d)?|fp4", "nvfp4"),
     (r"mxfp4", "mxfp4"),
@@ -31,20 +36,22 @@ STORED = (
     (rf"4{BITS}", BARE),
     (rf"5{BITS}", "mlx-5bit"),  # which nobody else publishes
     (rf"6{BITS}", "mlx-6bit"),
-    *((word.replace("_", "[_-]"), word) for word in LLAMA_CPP),
+    *((rf"q{n}[_-]k[_-]xl", f"ud-q{n}_k_xl") for n in (2, 4, 5, 6, 8)),  # unsloth's alone
+    *((re.sub("[_-]", "[_-]", word), word) for word in LLAMA_CPP),
+    *((rf"q{n}[_-]k", f"q{n}_k_m") for n in (3, 4, 5)),  # llama-quantize's other names
     ("bf16", "bf16"),
     ("f(?:p)?16", "fp16"),
     ("f(?:p)?32", "fp32"),
 )
 # Types of llama.cpp's that no plan has, and the planned one with about as many bits.
 NEAR = (
-    (r"q8_\w+", "q8_0"),
-    (r"q6_\w+", "q6_k"),
-    (r"q5_\w+", "q5_k_m"),
+    (r"q8(?:_\w+)?", "q8_0"),
+    (r"q6(?:_\w+)?", "q6_k"),
+    (r"q5(?:_\w+)?", "q5_k_m"),
     (r"iq4_\w+", "iq4_xs"),
-    (r"q4_\w+", "q4_k_m"),
-    (r"i?q3_\w+", "q3_k_m"),
-    (r"i?q2_\w+", "q2_k"),
+    (r"q4(?:_?\w+)?", "q4_k_m"),
+    (r"i?q3(?:_\w+)?", "q3_k_m"),
+    (r"i?q2(?:_\w+)?", "q2_k"),
 )
 # Parts of a name that leave every shape as it is.
 TUNED = frozenset(
@@ -53,7 +60,7 @@ TUNED = frozenset(
         *("quantized", "smoothquant", "mlx", "dwq", "sym", "asym", "mixed", "static"),
         *("inc", "calib", "preview"),
         *("dynamic", "ud", "gguf", "bnb", "deduped", "turbo", "thinking", "think"),
-        *("qat", "i1", "imat", "imatrix"),
+        *("qat", "i1", "imat", "imatrix", "mtp"),
         *("2407", "2409", "2410", "2411", "2412", "2501", "2503", "2506", "2507", "2508", "2509"),
         *("0711", "0905"),
     )
@@ -90,6 +97,14 @@ def unplanned(name: str) -> str:
         return ""
     found = (said for pattern, _ in NEAR if (said := _says(pattern).search(name.lower())))
     return next((said[0][1:].upper() for said in found), "")
+
+
+def tell_type(draft: Draft, said: str, name: str) -> None:
+    """Tells of a file whose type no plan has, or whose bytes differ by model."""
+    if other := unplanned(name):
+        draft.leave(other, f"a type of llama.cpp's that is not planned: {said} is the nearest")
+    elif said and (dynamic := WEIGHT_DTYPES[said].dynamic):
+        draft.leave(WEIGHT_DTYPES[said].label.removeprefix("GGUF "), dynamic.spread)
 
 
 def _says(pattern: str) -> re.Pattern[str]:

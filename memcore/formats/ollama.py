@@ -45,8 +45,7 @@ def read(content: str, draft: Draft) -> None:
     draft.put(
         "serve.weight_dtype", said or STORED, "FROM", named if said else f"not said: {STORED}"
     )
-    if other := hub.unplanned(f"-{named.rpartition('/')[2]}"):
-        draft.leave(other, f"a type of llama.cpp's that is not planned: {said} is the nearest")
+    hub.tell_type(draft, said, f"-{named.rpartition('/')[2]}")
     draft.otherwise("serve.kv_dtype", "fp16", "OLLAMA_KV_CACHE_TYPE")
     if ADAPTER.search(content):
         draft.leave("ADAPTER", "adapters of a server are not planned")

@@ -389,8 +389,7 @@ def _by_name(draft: Draft) -> None:
     """How a GGUF file's weights are stored."""
     if "serve.weight_dtype" not in draft.fields and (said := hub.stored(draft.model)):
         draft.put("serve.weight_dtype", said, "the model's name", draft.model)
-        if other := hub.unplanned(draft.model):
-            draft.leave(other, f"a type of llama.cpp's that is not planned: {said} is the nearest")
+        hub.tell_type(draft, said, draft.model)
 
 
 def _shared_out(keys: Keys, draft: Draft) -> int:
@@ -676,6 +675,7 @@ def _tensorrt(keys: Keys, draft: Draft) -> None:
 def _llama(keys: Keys, draft: Draft) -> None:
     if said := hub.stored(f"-{keys.one('hff', 'hf_file') or ''}".removesuffix(".gguf")):
         draft.put("serve.weight_dtype", said, "--hf-file")  # of a repository with several
+        hub.tell_type(draft, said, f"-{keys.one('hff', 'hf_file')}")
     _values(draft)
     batch = draft.count(keys, "b", "batch_size") or 2048  # of which a forward takes a piece
     if draft.fields.get("serve.max_batched_tokens", ENGINES[LLAMA_CPP].tokens[0]) > batch:

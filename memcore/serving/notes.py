@@ -27,6 +27,8 @@ UNSERVED_NOTE = "A paged cache is planned as vLLM has it for Whisper, since it s
 def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> list[str]:
     """What a reader of a report should know of its serving."""
     s, notes = plan.serve, _stored(plan)
+    if plan.weights.dynamic:
+        notes.insert(0, f"Serving: {plan.weights.label}: {plan.weights.dynamic.spread}.")
     rest = plan.accelerator.usable_bytes - served.budget_bytes
     if served.outside_bytes > rest:
         notes.append(

@@ -84,12 +84,17 @@ def width(p: Storage, model: Model) -> Factor:
 def types(
     dtype: WeightDtype, model: Model, p: Storage, layers: Iterable[int], row: int
 ) -> dict[str, int]:
-    """The types that a weight has in some layers, and in how many. `row`: values in a row of it."""
+    """The types that a weight has in some layers, and in how many. `row`: values in a row of it. A
+    dynamic file's, which differ by model, are those of its mixture by how many bytes it has."""
     what = role(p)
     if what == REST:
         return {dtype.rest or dtype.compute: sum(1 for _ in layers)}
     if dtype.modules:
         return _by_name(dtype, model, p, tuple(layers), row)
+    if dtype.dynamic:
+        by = dtype.dynamic.states if model.recurrence else dtype.dynamic.usual
+        of_mixture = types(replace(dtype, dynamic=None), model, p, layers, row)
+        return {of_bits(bits(kind) * by): n for kind, n in of_mixture.items()}
     if dtype.recipe in RECIPES:
         if what in (HEAD, EMBEDDING):
             return {_of_tokens(dtype, model, what, row): 1}

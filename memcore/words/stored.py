@@ -75,6 +75,27 @@ def grouped(values: float, group: int, scale: float = 16, zero: float = 0) -> st
 
 
 @dataclass(frozen=True, slots=True)
+class Dynamic:
+    """How many bytes a dynamic file of unsloth has for one of the mixture that it is planned by.
+
+    usual    of most models;  `states`: of those with states
+    least    the least that a published file has of what is planned;  `most`: the most
+    """
+
+    usual: float
+    states: float
+    least: float
+    most: float
+
+    @property
+    def spread(self) -> str:
+        return (
+            "unsloth chooses the type of each tensor by model: published files have "
+            f"{1 - self.least:.0%} less to {self.most - 1:.0%} more bytes than is planned"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class WeightDtype(Word):
     """How a served model's weights are stored, each a name that `bits` knows.
 
@@ -87,6 +108,7 @@ class WeightDtype(Word):
     recipe     how the type of a matrix depends on what it is and on its layer: stored.RECIPES
     modules    by name, how some are stored: quantization.Quantization
     engine     whose files these are: what serves where no engine is named
+    dynamic    bytes of unsloth's file against the mixture's: stored.Dynamic
     """
 
     matrices: str
@@ -99,6 +121,7 @@ class WeightDtype(Word):
     recipe: str = ""
     modules: tuple[tuple[str, str], ...] = ()
     engine: str = ""
+    dynamic: Dynamic | None = None
 
 
 def _gguf(name: str, matrices: str, about: str) -> WeightDtype:
@@ -127,6 +150,33 @@ def _mlx(values: int) -> WeightDtype:
         outer=kind,
         engine=MLX,
     )
+
+
+# Published files of unsloth over the bytes that the mixture has here, by November 2026, from pages
+# of the Hugging Face hub, ggml-org/Llama-macOS (pull request 63) and others that give their sizes.
+# Q8_K_XL: QwQ 32B 1.11, Qwen3 8B 1.24, Qwen3-Coder-Next 1.02.
+# Q6_K_XL: Qwen2.5-VL 7B 1.11, Qwen3.6 35B-A3B 1.12, Qwen3-Coder-Next 1.02, Gemma 4 E2B 1.23.
+# Q5_K_XL: Qwen3.6 35B-A3B 1.08, Qwen3-Coder-Next 1.02.
+# Q4_K_XL: Qwen3 0.6B, 4B and 8B 1.02, 32B 1.01, QwQ 32B 1.01, Mistral Small 3.2 1.02, Gemma 4
+#   26B-A4B 1.02, Qwen3 30B-A3B 0.95, MiniMax M2.1 0.95, Gemma 4 E2B 0.93; with states Qwen3.5 4B
+#   1.08, 9B 1.07 and 35B-A3B 1.05, Qwen3-Coder-Next 1.03.
+# Q3_K_XL: Gemma 3 1B 1.02, Qwen3.6 35B-A3B 1.01, Qwen3-Coder-Next 0.94.
+# Q2_K_XL: Gemma 3 1B 1.03, Qwen3.6 35B-A3B 0.95, Gemma 4 E2B 0.80.
+# The middles are of these; between the ends lie Qwen3.5 27B and Qwen3.8 27B too.
+UNSLOTH = (
+    ("Q8_K_XL", "q8_0", Dynamic(1.15, 1.15, 0.88, 1.08)),
+    ("Q6_K_XL", "q6_k", Dynamic(1.11, 1.11, 0.92, 1.11)),
+    ("Q5_K_XL", "q5_k_m", Dynamic(1.02, 1.05, 0.97, 1.07)),
+    ("Q4_K_XL", "q4_k_m", Dynamic(1.015, 1.06, 0.91, 1.02)),
+    ("Q3_K_XL", "q3_k_m", Dynamic(1.01, 1.01, 0.93, 1.08)),
+    ("Q2_K_XL", "q2_k", Dynamic(1.0, 1.0, 0.8, 1.05)),
+)
+
+
+def _dynamic(name: str, of: WeightDtype, sizes: Dynamic) -> WeightDtype:
+    """unsloth's dynamic files, whose types are chosen tensor by tensor for each model."""
+    about = f"unsloth's dynamic files: {of.label} times what published files have."
+    return replace(of, label=f"GGUF {name}", help=about, dynamic=sizes)
 
 
 _GGUF = {
@@ -240,6 +290,10 @@ WEIGHT_DTYPES = {
     "q4_k_l": _large("Q4_K_L", _GGUF["q4_k_m"]),
     "q3_k_xl": _large("Q3_K_XL", _GGUF["q3_k_l"]),
     "q2_k_l": _large("Q2_K_L", _GGUF["q2_k"]),
+    **{
+        f"ud-{name.lower()}": _dynamic(f"UD-{name}", _GGUF[of], sizes)
+        for name, of, sizes in UNSLOTH
+    },
 }
 
 # What llama.cpp's files of models with experts in MXFP4 have, as ggml-org publishes gpt-oss: every

@@ -235,6 +235,24 @@ PUBLISHED = {
 }  # fmt: skip
 
 
+# Dynamic files whose sizes no number was chosen by: Qwen3.5-27B in lmstudio-ai/lmstudio-bug-tracker
+# issue 1594, Qwen3.8-27B in sudoingX/qwen38-mtp pull request 74 (with its drafts' layer).
+HELD_OUT = {
+    "qwen3.5-27b": {"q2_k_xl": 11.2, "q3_k_xl": 14.4, "q4_k_xl": 17.6, "q5_k_xl": 20.2,
+                    "q6_k_xl": 25.7, "q8_k_xl": 35.5},
+    "qwen3.6-27b": {"q4_k_xl": 17.559},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", HELD_OUT)
+def test_dynamic_files_are_within_what_is_told(model):
+    for word, gigabytes in HELD_OUT[model].items():
+        s = serve(model, weight_dtype=f"ud-{word}", kv_cache="contiguous")
+        told = WEIGHT_DTYPES[f"ud-{word}"].dynamic
+        assert told
+        assert told.least < gigabytes * 1e9 / s.weights_bytes < told.most + 0.001, word
+
+
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_files_have_the_bytes_that_their_publishers_give(model):
     """A file has a header and a vocabulary besides: up to 0.01 GB."""

@@ -178,6 +178,7 @@ def _checked(file: str, args: argparse.Namespace, beside: Mapping[str, str]) -> 
 def _told(found: Found) -> tuple[str, ...]:
     """What of a file of another program is not in its plan, or not in the file."""
     kinds = (
+        ("not certain", found.unsure),
         ("decides whether it fits, and no file says it", found.decides),
         ("not read, since it is not given", found.wants),
         ("not planned", found.left),

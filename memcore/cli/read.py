@@ -86,8 +86,9 @@ def _messages(said: Mapping[str, Failure], as_json: bool) -> int:
 def _told(found: Found) -> Iterator[str]:
     from memcore.plan.plan import get, value_text
 
-    for name, kind in found.kinds.items():
-        yield f"{name}: {kind}"
+    doubts = {issue.field: issue.message for issue in found.unsure}
+    for name, kind in sorted(found.kinds.items(), key=lambda each: each[0] not in doubts):
+        yield f"{name}: {doubts.get(name, kind)}"
     if found.decides:
         yield "What no file says, and what decides whether it fits:"
         yield from (f"  {issue}" for issue in found.decides)

@@ -238,6 +238,8 @@ class Draft:
     served    what it is called by those who ask it
     left      keys that move memory or time and that no plan says, with why
     unread    all other keys: nothing is known of them
+    keys      how many keys were looked at, in all files
+    unsure    why the file that was read last may be of another program, or ''
     wants     other files that these name, by name what they are
     ranks     processes that a launcher starts, in all; nodes: on so many machines; 0: nobody says
     batch     sequences of a step over all ranks; 0: nobody says
@@ -259,6 +261,8 @@ class Draft:
     drafted: Mapping[str, Any] | None = None
     left: list[Issue] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    keys: int = 0
+    unsure: str = ""
     wants: dict[str, str] = field(default_factory=dict)
     ranks: int = 0
     nodes: int = 0
@@ -347,6 +351,7 @@ class Draft:
                 pattern, _, own = each.partition("=")
                 why[pattern], usual[pattern] = reason, own.lower().split("|") if own else []
         told: dict[str, list[str]] = {}
+        self.keys += len(keys.values)
         for key in keys.rest():
             name = next((name for name in why if _is(key, name)), "")
             if not name:

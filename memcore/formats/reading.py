@@ -138,6 +138,7 @@ class Found:
     wants     files that these name; given beside them they are read too
     unread    keys that are no known argument of the program's
     failures  what programs said when memory ran out: at least so much the job needs
+    unsure    files that may be of another program than what they were taken for, with why
     """
 
     plan: Plan
@@ -150,10 +151,11 @@ class Found:
     unread: tuple[str, ...]
     failures: tuple[Failure, ...] = ()
     decides: tuple[Issue, ...] = ()
+    unsure: tuple[Issue, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The same for JSON."""
-        issues = ("decides", "assumed", "changed", "left")
+        issues = ("unsure", "decides", "assumed", "changed", "left")
         return {
             "plan": self.plan.document(),
             "files": dict(self.kinds),
@@ -196,11 +198,19 @@ def read_files(
         raise PlanError(
             [Issue(name, f"not read, since it {strange[name]}; {KNOWN}") for name in unknown]
         )
-    for name, (_, _, read) in sorted(readers.items(), key=lambda item: item[1][0]):
+    unsure: list[Issue] = []
+    for name, (_, kind, read) in sorted(readers.items(), key=lambda item: item[1][0]):
+        before, draft.unsure = (draft.keys, len(draft.unread)), ""
         try:
             read(draft)
         except PlanError as e:
             raise PlanError(Issue(_within(name, i.field), i.message) for i in e.issues) from None
+        keys, lost = draft.keys - before[0], len(draft.unread) - before[1]
+        if draft.unsure:
+            unsure.append(Issue(name, draft.unsure))
+        elif 2 * lost > keys:
+            knows = f"which knows {keys - lost} of the {keys} keys in it"
+            unsure.append(Issue(name, f"taken for {kind}, {knows}"))
     for text in texts:
         _unsure(text, kinds[text.name], draft)
     if set(kinds.values()) == {FAILURE} and not model:
@@ -281,6 +291,7 @@ def read_files(
         unread,
         tuple(draft.failures),
         decides,
+        tuple(unsure),
     )
 
 

@@ -99,8 +99,8 @@ def read(content: str, draft: Draft) -> None:
         said["dtype"] = AUTO
         draft.leave("from_pretrained", AS_STORED)
     called = said.pop("")
-    trl = () if called.startswith("Training") else ("trl", called)
-    trainer.read(said, draft, str, trl)
+    started = (called,) if called.startswith("Training") else ("trl", called)
+    trainer.read(said, draft, str, started)
 
 
 def _asks(call: ast.Call, key: str) -> bool:

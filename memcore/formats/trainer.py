@@ -81,6 +81,20 @@ OF_AXOLOTL = (
     ("parallel.cp", positive, "context_parallel_size", "sequence_parallel_degree"),
     ("parallel.shard_group", positive, "dp_shard_size"),
 )
+# Arguments of transformers' TrainingArguments that other programs' seldom have; its examples, and
+# the class by its name.
+ITS = {
+    *("optim", "do_train", "do_eval", "save_strategy", "eval_strategy", "evaluation_strategy"),
+    *("save_steps", "eval_steps", "save_total_limit", "logging_steps", "logging_strategy"),
+    *("report_to", "warmup_ratio", "max_grad_norm", "dataloader_num_workers", "group_by_length"),
+    *("ddp_find_unused_parameters", "remove_unused_columns", "overwrite_output_dir", "tf32"),
+    *("fsdp", "fsdp_config", "deepspeed", "torch_compile", "gradient_checkpointing_kwargs"),
+    *("load_best_model_at_end", "bf16_full_eval", "adam_beta2", "lazy_preprocess", "logging_dir"),
+    *("dataloader_pin_memory", "use_liger_kernel", "attn_implementation"),
+}
+EXAMPLE = re.compile(
+    r"\brun_(?:clm|mlm|glue|qa|seq2seq|summarization|translation)\w*\.py\Z|\ATraining\w*Arguments\Z"
+)
 # Commands that start one program.
 TOOLS = {"trl": TRL, "llamafactory-cli": FACTORY, "axolotl": AXOLOTL, "swift": SWIFT}
 # What each does where a key is not said: by field the value and the key; '' is transformers itself.
@@ -337,6 +351,10 @@ def read(
     draft.model = draft.model or str(model or "")
     parts = {part for word in started for part in word.split("/")}
     program = next((TOOLS[part] for part in TOOLS if part in parts), _program(keys))
+    if not program and not is_its(keys.values, started):
+        marks = [key for key in keys.values if key in MARKS]
+        by = ", ".join(map(keys.written, sorted(marks, key=MODEL.__contains__)[:2]))
+        draft.unsure = f"taken for transformers' Trainer by {by}, which other programs have too"
     _plugins(keys)
     if "r" in keys.values:  # of PEFT's LoraConfig
         keys.values.setdefault("lora_r", keys.values.pop("r"))
@@ -470,6 +488,13 @@ def _program(keys: Keys) -> str:
     """Whose defaults hold where a key is not said: of several that know the keys, the one that
     alone has one of them."""
     return next((name for name, marks in OWN.items() if marks & keys.values.keys()), "")
+
+
+def is_its(values: Mapping[str, Any], started: Sequence[str]) -> bool:
+    """Whether arguments are transformers' own: a script of its examples has them, or several have
+    names that other programs' seldom have."""
+    scripts = any(EXAMPLE.search(word) for word in started)
+    return scripts or len(ITS & values.keys()) > 1
 
 
 def _defaults(program: str, keys: Keys, draft: Draft) -> None:

@@ -149,9 +149,11 @@ def launched(given: Mapping[str, Any], draft: Draft) -> None:
     for pattern, framework in CALLED:
         if named := re.search(pattern, PurePosixPath(str(file)).name.lower()):
             key = "the name of Accelerate's file"
-            stage = next((int(each) for each in named.groups() if each), 3)
+            stage = next((int(each) for each in named.groups() if each), None)
             draft.put("train.framework", framework, key, file)
-            draft.put("train.zero", 0 if framework == "pytorch" else stage, key, file)
+            if framework != "deepspeed" or stage is not None:
+                stage = 0 if framework == "pytorch" else 3 if stage is None else stage
+                draft.put("train.zero", stage, key, file)
             return
 
 

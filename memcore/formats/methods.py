@@ -97,6 +97,7 @@ def read(keys: Keys, draft: Draft, started: Iterable[str]) -> str:
         return "dpo"
     if kind not in ("", "sft", "pt"):
         draft.leave(named, f"{kind} is not planned: fine-tuning of one sequence an example is")
+        draft.otherwise("train.cross_entropy", "eager", named)  # of whole logits, as trl's are
     elif keys.values.get("packing") is False or keys.values.get("sample_packing") is False:
         draft.leave(
             keys.named("packing", "sample_packing"),

@@ -122,8 +122,13 @@ def _rollouts(values: Mapping[str, Any], draft: Draft) -> None:
     answers = draft.count(steps, "num_generations_per_prompt") or 1
     draft.rollouts(prompts, answers, "grpo.num_prompts_per_step")
     draft.read(made, "serve.output_len", positive, "max_new_tokens")
-    engine = str(made.one("backend") or "vllm")
-    draft.put("serve.engine", engine if engine in ENGINES else "vllm", "policy.generation.backend")
+    sections = {"trtllm_cfg": "tensorrt-llm", "sglang_cfg": "sglang"}  # of a file without a backend
+    of = next((name for name in sections if made.values.get(name) is not None), "")
+    engine = str(made.one("backend") or sections.get(of, "vllm"))
+    engine = sections["trtllm_cfg"] if engine == "trtllm" else engine
+    key = of if of and made.values.get("backend") is None else "backend"
+    word = engine if engine in ENGINES else "vllm"
+    draft.put("serve.engine", word, f"policy.generation.{key}")
     if engine not in ENGINES:
         draft.leave("policy.generation.backend", f"{shown(engine)} is planned as vLLM")
     for section in ("vllm_cfg", "sglang_cfg", "trtllm_cfg"):

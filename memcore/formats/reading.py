@@ -315,6 +315,11 @@ def _refuse_stored(model: Model, draft: Draft) -> None:
         raise PlanError([Issue("model.quantization_config", message)])
 
 
+# What torchtune's recipes begin with: a note of how to start them.
+TUNE_RUN = re.compile(r"^#[ \t]*tune run [^\n]{0,80}?--nproc[_-]per[_-]node[ =](\d{1,4})\b", re.M)
+MAX_HEAD = 4000  # characters of a recipe in which that is looked for
+
+
 def _unsure(text: Text, kind: str, draft: Draft) -> None:
     """The GPU that a text names, and what a script sets to several values, each where it may go
     another way."""
@@ -325,6 +330,9 @@ def _unsure(text: Text, kind: str, draft: Draft) -> None:
         nodes, each = machines.counted(text.content)
         draft.nodes = max(draft.nodes, nodes)
         draft.ranks = max(draft.ranks, each * max(1, draft.nodes))
+    if kind == "torchtune" and (run := TUNE_RUN.search(text.content[:MAX_HEAD])):
+        draft.ranks = max(draft.ranks, int(run[1]))
+        draft.leave("tune run", f"is a note of the file: the {run[1]} processes that it starts")
     if kind in TRAINERS | SERVERS and text.document is None:
         unread = {key.replace("-", "_") for key in draft.unread}
         found = [o for o in several(text).items() if o[0].replace("-", "_") not in unread]
@@ -597,7 +605,11 @@ def _model(
         message = f"{shown(draft.model)} is planned without its frozen tower of images: {language}"
         assumed.append(Issue("model", message))
         return language
-    if draft.towers and f"{found}{hub.IMAGES}" in catalog.model_names():
+    if f"{found}{hub.IMAGES}" in catalog.model_names():
+        if not draft.towers:
+            message = f"{shown(draft.model)} is planned without its tower of images: {found}"
+            assumed.append(Issue("model", message))
+            return found
         found = f"{found}{hub.IMAGES}"  # which servers load
         _of_text(draft, catalog.model_entry(found)["config"], assumed)
     if found != draft.model:

@@ -66,6 +66,9 @@ MARKS = {
 }
 # Keys that one program alone has, or that its files say all but always.
 AXOLOTL, FACTORY, TRL, SWIFT = "axolotl", "LLaMA-Factory", "TRL", "ms-swift"
+# Scripts that many repositories have copied: LLaVA's llava/train/train.py and 2U1's Qwen-VL series
+# (src/params.py), artidoro/qlora's qlora.py, and Qwen's finetune.py, each as of its main branch.
+LLAVA, QLORA, QWEN = "LLaVA", "qlora.py", "Qwen's finetune.py"
 OWN = {
     AXOLOTL: {"base_model", "sequence_len", "sample_packing", "lora_target_linear"},
     FACTORY: {"finetuning_type", "cutoff_len", "lora_target", "dataset_dir", "pure_bf16"},
@@ -74,6 +77,8 @@ OWN = {
         *("num_generations", "max_completion_length", "assistant_only_loss", "dataset_mixer"),
         *("dataset_mixture", "activation_offloading", "padding_free"),
     },
+    LLAVA: {"lora_enable", "mm_vision_select_layer", "tune_mm_mlp_adapter"},
+    QLORA: {"source_max_len", "target_max_len"},
 }
 # axolotl's own cuts; ranks are a group within which weights are shared out, and copies of it.
 OF_AXOLOTL = (
@@ -130,6 +135,17 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
         "train.micro_batch": (1, BATCH[0]),
         "train.checkpointing": ("full", "gradient_checkpointing"),
     },
+    LLAVA: {"train.optimizer": ("adamw-foreach", "optim")},
+    QLORA: {
+        "train.micro_batch": (1, BATCH[0]),
+        "train.grad_accumulation": (16, "gradient_accumulation_steps"),
+        "train.optimizer": ("paged-adamw32bit", "optim"),
+        "train.checkpointing": ("full", "gradient_checkpointing"),
+    },
+    QWEN: {
+        "train.seq_len": (8192, "model_max_length"),
+        "train.optimizer": ("adamw-foreach", "optim"),
+    },
 }
 DEFAULTS |= {program: DEFAULTS[""] | own for program, own in DEFAULTS.items() if program}
 TUNERS = ("lora", "qlora", "full", "freeze", "none", "")  # words of an adapter, or of none
@@ -141,7 +157,11 @@ ADAPTERS = {
     FACTORY: (8, 0.0, ALL_LINEAR),
     AXOLOTL: (8, 0.0, ""),
     SWIFT: (8, 0.05, ALL_LINEAR),
+    LLAVA: (64, 0.05, ALL_LINEAR),
+    QLORA: (64, 0.0, ALL_LINEAR),
+    QWEN: (64, 0.05, ALL_LINEAR),
 }
+DOUBLED = (LLAVA, QLORA)  # who quantize scales unless told not to
 OPTIMIZERS = {
     "adamw_torch": "adamw-foreach",
     "adamw_hf": "adamw-foreach",
@@ -351,6 +371,10 @@ def read(
     draft.model = draft.model or str(model or "")
     parts = {part for word in started for part in word.split("/")}
     program = next((TOOLS[part] for part in TOOLS if part in parts), _program(keys))
+    if not program and "finetune.py" in parts and {"use_lora", "lazy_preprocess"} <= {*keys.values}:
+        program = QWEN
+    if "train_mem.py" in parts:  # LLaVA's, which begins with this kernel
+        draft.otherwise("train.attention", "flash", "train_mem.py")
     if not program and not is_its(keys.values, started):
         marks = [key for key in keys.values if key in MARKS]
         by = ", ".join(map(keys.written, sorted(marks, key=MODEL.__contains__)[:2]))
@@ -661,7 +685,9 @@ def _adapter(program: str, keys: Keys, draft: Draft) -> str:
     keys.values |= keys.inner("bnb_config_kwargs").values
     keys.taken |= {key for key in keys.values if key.startswith("bnb_4bit_")}
     # transformers quantizes scales only if told to; axolotl and LLaMA-Factory unless told not to.
-    single = not keys.on(*doubles) if keys.take(*doubles) is not None else not by_word
+    single = not by_word and program not in DOUBLED
+    if keys.take(*doubles) is not None:
+        single = not keys.on(*doubles)
     kept = hub.stored(draft.model)
     if (four or eight) and kept not in ("int4", "int8-linear"):
         kept = ""  # what is quantized while it is loaded is as the file says
@@ -744,6 +770,8 @@ def _precision(program: str, keys: Keys, draft: Draft, adapter: str) -> None:
     as_stored = any(str(keys.values.get(name)) == AUTO for name in named)
     loaded = HALVES.get(str(keys.one(*named) or "").lower(), "bf16" if as_stored else "")
     pure = keys.on("pure_bf16") or keys.take("bfloat16") is not None
+    # Whose weights stay in the dtype that it computes in (LLaMA-Factory: model/adapter.py).
+    pure = pure or (program == FACTORY and flag(keys.values.get("use_badam") or False))
     others = keys.on("fp16", "float16")
     if program == AXOLOTL and keys.values.get("bf16", AUTO) in (None, AUTO) and not others:
         keys.values["bf16"] = True  # where the GPU has it, unless told otherwise

@@ -195,8 +195,12 @@ CHANGED = "changes to the model's config; give the config.json as it is then"
 SPREAD = "layers that are spread over GPUs, or the host, are not planned: a GPU holds all"
 TOWER = "a tower of images is not planned with these keys: the language model is"
 OFFLOADED_BASE = (
-    "adapters over a base in host memory are counted from their parts; a run of 70B in 4 bits with "
-    "4 x 512 tokens on two GPUs took 14 GB of each (axolotl, PR 1428); this says 7.3 to 9.4"
+    "adapters over a base in host memory are counted from their parts; no measured step was held "
+    "against them, and the only published one (FSDP 1, axolotl's PR 1428) took a third more"
+)
+UNREDUCED = (
+    "before the last micro-batch of a step the Trainer reduces no gradients under FSDP: each GPU "
+    "has those of every weight then, which are not planned unless sync_each_batch is set"
 )
 HARMLESS = (*("transformers", "trl", "peft", "axolotl", "llamafactory", "ms-swift", "launchers"),)
 # Keys that move memory or time, and that no plan says.
@@ -423,6 +427,7 @@ def read(
         draft.fields["train.adapter"] != "none"
     ):
         draft.leave("train.offload_parameters", OFFLOADED_BASE)
+    draft.later.append(_unreduced)
     draft.end(keys, LEFT, harmless(*HARMLESS))
 
 
@@ -533,6 +538,18 @@ def _spread(draft: Draft, around: Around) -> None:
     """What a device_map of auto does where there is more than one GPU."""
     if around.gpus > 1:
         draft.leave("device_map", SPREAD)
+
+
+def _unreduced(draft: Draft, around: Around) -> None:
+    """Gradients under FSDP (transformers 5.23: trainer.py; accelerate 1.15: no_sync)."""
+    of = draft.fields
+    several = of.get("train.grad_accumulation", 1) > 1 and around.gpus > 1
+    if (
+        several
+        and of.get("train.framework") == "fsdp2"
+        and of.get("train.adapter", "none") == "none"
+    ):
+        draft.leave("gradient_accumulation_steps", UNREDUCED)
 
 
 def _workers(draft: Draft, around: Around) -> None:

@@ -88,7 +88,7 @@ def sharded_layers(step: Step) -> list[Instant]:
 
     def arriving(i: int) -> Alive:
         """The shard of layer `i` on its way from the host, if shards live there."""
-        return [(step.layer(layers.kind(i)).resident, 1)] if hosted and 0 <= i < n else []
+        return [(step.layer(layers.kind(i)).movable, 1)] if hosted and 0 <= i < n else []
 
     def leaving(i: int) -> Alive:
         """The reduced gradients of layer `i` on their way to the host."""

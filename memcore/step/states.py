@@ -38,6 +38,8 @@ class BlockStates:
     """Groups of one block's states, on one GPU.
 
     resident     parameters as they live through the step (a shard, where sharded), and buffers
+    movable      of them, those that offload of parameters takes to the host
+    scales       the others: scales of 4-bit weights, which are no parameters
     trained      of them, those that are trained
     updated      those that this GPU's optimizer step updates
     gradients    reduced gradients, until the optimizer step
@@ -56,6 +58,8 @@ class BlockStates:
     """
 
     resident: Group
+    movable: Group
+    scales: Group
     trained: Group
     updated: Group
     gradients: Group
@@ -137,8 +141,10 @@ def block_states(
     whole = [p for p in tape.parameters if not p.quantized and p not in primary]
     resident = group("", "parameters", copies.resident, always, "a weight", of=whole)
     # What is cut are the 4-bit values, stored as floating-point numbers (bnb_4bit_quant_storage);
-    # their scales are no parameters, so that every GPU has them all (QuantState).
-    in_4_bits = (
+    # their scales are no parameters, so that every GPU has them all (QuantState), on the GPU where
+    # parameters are offloaded too: its kernels read them there (bitsandbytes 0.50: nn/modules.py,
+    # Linear4bit.forward; functional.py, dequantize_4bit).
+    in_4_bits = [
         Template(
             p.name + piece, "parameters",
             shape if i else part(shape, "resident", sharded), dtype, always,
@@ -146,7 +152,17 @@ def block_states(
         )
         for p in quantized
         for i, (piece, shape, dtype) in enumerate(parts(p.shape, p.quantized))
-    )  # fmt: skip
+    ]  # fmt: skip
+    each = [len(parts(p.shape, p.quantized)) for p in quantized]
+    firsts = {sum(each[:n]) for n in range(len(each))}
+    values, scales = (
+        [row for i, row in enumerate(in_4_bits) if (i in firsts) == first]
+        for first in (True, False)
+    )
+    buffers = [
+        Template(b.name, "workspace", b.shape, b.dtype, always, "a buffer of the model", TORCH)
+        for b in tape.buffers
+    ]
     gathered_4_bits = (
         Template(
             f"{p.name}{piece} (gathered)", "workspace", part(shape, "gathered", sharded), dtype,
@@ -173,12 +189,10 @@ def block_states(
         [p for p in one_group if not p.quantized],
         whole=True,
     )
-    buffers = (
-        Template(b.name, "workspace", b.shape, b.dtype, always, "a buffer of the model", TORCH)
-        for b in tape.buffers
-    )
     return BlockStates(
         resident=Group((*resident.rows, *in_4_bits, *in_8_bits, *buffers)),
+        movable=Group((*resident.rows, *values, *in_8_bits, *buffers)),
+        scales=Group(tuple(scales)),
         trained=group("", "parameters", copies.resident, always, "a trained weight"),
         updated=group("", "parameters", copies.resident, always, "a trained weight", "state"),
         gradients=group(

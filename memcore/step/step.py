@@ -422,7 +422,7 @@ def optimizer_states(step: Step) -> Alive:
 def weights(step: Step) -> Alive:
     """The weights that rest on the GPU, and those of a frozen reference."""
     if step.offload_parameters != "none":
-        return []
+        return step.every("scales")
     return [*step.every("resident"), *(step.every("reference") if step.reference else [])]
 
 
@@ -452,7 +452,7 @@ def at_least(step: Step) -> Alive:
     """What is there under every framework, at least, when the last layer runs forward: weights and
     states, gradients that are kept, and what the layers before have left."""
     hosted = step.offload_parameters != "none"
-    alive = [] if hosted else step.every("resident")
+    alive = step.every("scales" if hosted else "resident")
     if step.offload == "none":
         alive += optimizer_states(step)
     shards = step.sharded and step.keeps_gradients and not (hosted or step.flat)

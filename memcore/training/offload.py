@@ -185,7 +185,7 @@ def _parameters(plan: Plan, step: Step) -> list[Resting]:
         return []
     name, frozen = "parameters", step.every("reference") if step.reference else []
     if not step.flat:
-        alive = [*step.every("resident"), *frozen]
+        alive = [*step.every("movable"), *frozen]
         return _rows(plan, alive, "dram", name, CPU_POLICY, " (pinned)")
     place = "nvme" if step.offload_parameters == "nvme" else "dram"
     return [*_rows(plan, frozen, place, name, DEEPSPEED), *_flat_parameters(plan, step)]
@@ -271,7 +271,7 @@ def pieces(plan: Plan, step: Step) -> dict[str, Alive]:
     if step.optimizer.paged:
         found[UNIFIED] = step.every("paged")
     if step.offload_parameters != "none":
-        found["shards on the host"] = step.every("resident")
+        found["shards on the host"] = step.every("movable")
     if step.offload_activations != "none":
         found["activations of the layers"] = kept_of_layers(step)
     return found

@@ -33,6 +33,17 @@ def test_values_are_sharded_and_scales_are_not():
     assert scales.bytes == LAYERS * O_PROJ // 64 * 4
 
 
+def test_scales_stay_on_the_gpu_where_parameters_are_offloaded():
+    """They are no parameters, and kernels read them there (bitsandbytes 0.50: dequantize_4bit)."""
+    words = {"offload_optimizer": "cpu", "offload_parameters": "cpu", "checkpointing": "full"}
+    scales = rows(plan_of(**words), "(scales)")
+    assert {r.tier for r in scales} == {"hbm"}
+    (of_o_proj,) = (r for r in scales if "o_proj" in r.name)
+    assert of_o_proj.bytes == LAYERS * O_PROJ // 64 * 4
+    hosted = rows(plan_of(**words), "o_proj.weight (4 bit)")
+    assert sum(r.bytes for r in hosted if r.tier == "dram") == LAYERS * O_PROJ // 2
+
+
 def test_four_bits_are_gathered():
     """The bytes of a layer on their way, half a byte for each quantized weight."""
     of = {a: plan_of(adapter=a) for a in ("lora", "qlora-single")}

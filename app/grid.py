@@ -141,13 +141,16 @@ def draw(
 
     config = {name: _config(name, column, not i) for i, (name, column) in enumerate(how.items())}
     if use:
-        config[USE] = st.column_config.ButtonColumn(" ", on_click=used, key=f"use_{key}")
+        config[USE] = st.column_config.ButtonColumn(
+            " ", on_click=used, key=f"use_{key}", pinned=True
+        )
     presses = take and any(row.get(tables.PATH) for row in rows)
     st.dataframe(
         _styled(rows, how, may if use else None),
         key=key,
         alt=alt,
         hide_index=True,
+        placeholder="",
         height=min(height, HEAD + ROW * len(rows)) if height else "content",
         column_config=config,
         on_select=(lambda: _take(key, pressed)) if presses else "ignore",
@@ -159,15 +162,9 @@ HEAD, ROW = 37, 35  # pixels of a table's head, and of each row
 
 
 def _take(key: str, take: Callable[[int, str], None]) -> None:
-    """Calls `take` with the row and the column of the cell that was pressed.
-
-    A second press on a cell takes its selection away, and counts as another on it.
-    """
-    last = f"last_{key}"
+    """Calls `take` with the row and the column of the cell that was pressed."""
     for row, column in st.session_state[key].selection.cells[:1]:
-        st.session_state[last] = (int(row), str(column))
-    if cell := st.session_state.get(last):
-        take(*cell)
+        take(int(row), str(column))
 
 
 def _styled(rows: tables.Rows, how: Mapping[str, Column], may: Sequence[bool] | None) -> Any:

@@ -32,7 +32,9 @@ from playwright.sync_api import (
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 180  # for whatever is waited for; generous: no test is wrong because a machine is busy
+SECONDS = int(
+    os.environ.get("RIG", 180)
+)  # for whatever is waited for; generous: no test is wrong because a machine is busy
 POLL = 50  # milliseconds between two looks at a page; to look at each frame costs a core
 VIEWPORT = {"width": 1280, "height": 800}
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")

@@ -121,6 +121,7 @@ def plans(draw):
     known = [f for f in sorted(FAMILIES) if not own or "megatron" in FAMILIES[f].kernels]
     known = [f for f in known if not FAMILIES[f].bridge]  # see test_stacks.py
     known = [f for f in known if f not in STATES]  # see test_trained_states.py
+    known = [f for f in known if not FAMILIES[f].untrained]
     if framework not in ("pytorch", "fsdp2"):
         known = [f for f in known if not FAMILIES[f].alone]
     known = [f for f in known if framework == "pytorch" or not FAMILIES[f].unsharded]

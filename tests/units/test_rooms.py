@@ -154,6 +154,8 @@ READ = {
     ("memcore.models.catalog", "f.name.endswith('.json')"),  # files
     ("memcore.models.catalog", "file.name.endswith('.toml')"),
     ("memcore.models.catalog", "name.split('-')"),  # to sort by the numbers in it
+    ("memcore.formats.hub", "_says(pattern).search(name)"),  # what publishers call weights
+    ("memcore.formats.placement", "pattern.search(name)"),  # llama.cpp's rules on its own names
     ("memcore.formats.snapshot", "name.startswith(STEPS)"),  # what PyTorch's optimizers annotate
     ("memcore.models.families", "name.rpartition('.')"),  # a class of transformers, in config.json
     ("memcore.models.families.wrappers", "name.endswith(SUFFIXES)"),

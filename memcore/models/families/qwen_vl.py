@@ -1,6 +1,6 @@
-"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: their towers (qwen_tower) and their language models, which can
-stand alone: Qwen's own, but each sequence has its rotary angles, since tokens of an image turn by
-its rows and columns."""
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: their towers (qwen_tower) and their language models,
+which can stand alone: Qwen's own, but each sequence has its rotary angles, since tokens of an image
+turn by its rows and columns."""
 
 from __future__ import annotations
 

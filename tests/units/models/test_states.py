@@ -79,9 +79,7 @@ SMALL = {  # of every family whose layers keep states
     "minimax": HYBRID | {"num_hidden_layers": 3, "num_local_experts": 4, "intermediate_size": 16},
 }  # fmt: skip
 OF_ITS_OWN = ("minimax",)  # its cache in transformers is not theirs
-PRESETS = [
-    n for n in catalog.model_names() if (m := catalog.model(n)).recurrence and not m.tower
-]
+PRESETS = [n for n in catalog.model_names() if (m := catalog.model(n)).recurrence and not m.tower]
 
 
 def config(family, **more):

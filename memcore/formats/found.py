@@ -233,6 +233,7 @@ class Draft:
     fields    by dotted path; said: the keys they are from
     model     what the files call the model, and its config.json where they hold one
     towers    what reads images before the model is loaded with it, as servers do
+    of_text   it is not, though the file's model may have it
     quantized  what an hf_quant_config.json says beside the model's config.json
     guesser   what the files call the draft, and its config.json (drafted) where they hold one
     served    what it is called by those who ask it
@@ -257,6 +258,7 @@ class Draft:
     config: Mapping[str, Any] | None = None
     quantized: Mapping[str, Any] | None = None
     towers: bool = False
+    of_text: bool = False
     guesser: str = ""
     drafted: Mapping[str, Any] | None = None
     left: list[Issue] = field(default_factory=list)

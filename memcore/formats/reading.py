@@ -605,6 +605,10 @@ def _model(
         message = f"{shown(draft.model)} is planned without its frozen tower of images: {language}"
         assumed.append(Issue("model", message))
         return language
+    if draft.of_text and language in catalog.model_names():
+        message = "is planned without what reads images, which llama.cpp loads by --mmproj or -hf"
+        assumed.append(Issue("model", f"{shown(draft.model)} {message}: {language}"))
+        return language
     if f"{found}{hub.IMAGES}" in catalog.model_names():
         if not draft.towers:
             message = f"{shown(draft.model)} is planned without its tower of images: {found}"

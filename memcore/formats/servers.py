@@ -297,7 +297,8 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
         draft.read(keys, path, how, *named)
     server.more(keys, draft)
     text_alone = _text_alone(keys)
-    draft.towers = server.engine != LLAMA_CPP and not text_alone
+    draft.towers = _projects(keys, draft) if server.engine == LLAMA_CPP else not text_alone
+    draft.of_text = server.engine == LLAMA_CPP and not draft.towers
     if text_alone:
         draft.later.append(_without_tower)
     _weights(server, keys, draft)
@@ -312,6 +313,22 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
     for why, variables in DECIDING_WHY.items():
         left[why] = f"{left.get(why, '')} {variables}"
     draft.end(keys, left, harmless(server.label) if server.label in TABLES else ())
+
+
+def _projects(keys: Keys, draft: Draft) -> bool:
+    """Whether llama.cpp loads what reads images on the GPU: a file of its own, which a repository's
+    files bring along (common/arg.cpp of November 2026, download_mmproj)."""
+    if keys.on("no_mmproj", "no_mmproj_offload"):
+        return False
+    if keys.take("mmproj", "mm", "mmproj_url", "mmu") is None:
+        return any(keys.values.get(name) for name in ("hf", "hfr", "hf_repo"))
+    draft.later.append(_projector)
+    return True
+
+
+def _projector(draft: Draft, around: Around) -> None:
+    if not around.model.tower:
+        draft.leave("--mmproj", "what reads images is not known of this model, and not planned")
 
 
 def _text_alone(keys: Keys) -> bool:
@@ -1006,7 +1023,7 @@ SERVERS: tuple[Server, ...] = (
         _llama,
         {
             "an image encoder beside the model is not planned": (
-                "mmproj mm mmproj_url mmu no_mmproj_offload image_max_tokens mtmd_batch_max_tokens"
+                "image_max_tokens mtmd_batch_max_tokens"
             ),
             "dense layers in part on the CPU are not planned": "ncffn n_cpu_ffn",
             "windows keep only what they see here": "swa_full",

@@ -112,6 +112,8 @@ def _layer(book: Book) -> Explanation:
     rows = [(f"serve.layer_rows.{k}", r) for k, r in enumerate(_layer_rows(book))]
     formula = sum_of(book, rows)
     server = _server(book)
+    if server.widening > 1:
+        formula = formula * known("in fp32", server.widening, source=SERVER)
     _, matrix = widened(server, one_forward(server))
     if matrix:
         dtype = book.plan.weights.compute

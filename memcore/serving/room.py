@@ -50,7 +50,7 @@ EMBEDS_SOURCE = (
 )
 SCORES_SOURCE = (
     "llama.cpp keeps KQ of a whole ubatch without flash attention (src/llama-graph.cpp, "
-    "build_attn_mha); of 2,664 MiB of compute buffer in its issue 12369 they are 2,560"
+    "build_attn_mha); of 2,664 MiB of compute buffer in its issue 12369 they and the mask are 2,624"
 )
 NO_CONTEXT = ("apple", "generic")  # vendors whose drivers keep no context of CUDA's size
 
@@ -87,7 +87,7 @@ def layer_bytes(x: Any) -> int:
     """The most that one layer needs at once."""
     amounts = one_forward(x.server)
     peak = max(int(window(tape, INFERENCE).peak(amounts)[0]) for tape, _ in x.server.layers)
-    return peak + widened(x.server, amounts)[0]
+    return peak * int(x.server.widening) + widened(x.server, amounts)[0]
 
 
 @computed("serve.tower_bytes")
@@ -207,10 +207,10 @@ def batched_tokens(x: Any) -> Read:
     "assumed",
 )
 def activation_bytes(x: Any) -> Read:
-    """In a layer or at the logits, which exist in fp32 while the next tokens are chosen; and scores
-    of attention where they are kept."""
+    """In a layer or at the logits, which exist in fp32 while the next tokens are chosen; or scores
+    of attention, where they are kept."""
     found = _forward_bytes(x)
-    return found + x.serve.score_bytes if x.server.scores else found
+    return largest(found, x.serve.score_bytes) if x.server.scores else found
 
 
 def _forward_bytes(x: Any) -> Read:
@@ -232,13 +232,13 @@ def _forward_bytes(x: Any) -> Read:
     "serve.score_bytes",
     "Scores of attention",
     "bytes",
-    "In fp32, of all heads: each token of a forward with the longest sequence.",
+    "In fp32, of all heads, and their mask: each token of a forward with the longest sequence.",
     [SCORES_SOURCE],
 )
 def score_bytes(x: Any) -> Read:
     if not x.server.scores:
         return x.said(0, "Flash attention keeps none.", [SERVER])
-    heads = x.shape((HEADS / TP,), one_forward(x.server))
+    heads = x.shape((HEADS / TP,), one_forward(x.server)) + x.known("the mask", 1, source=SERVER)
     return x.width("fp32") * heads * x.serve.batched_tokens * x.serve.room_tokens
 
 

@@ -228,6 +228,12 @@ class Server:
         return [range(i, min(i + each, layers)) for i in range(first, layers, each)]
 
     @property
+    def widening(self) -> int:
+        """How many times as wide as the dtype of products an engine's temporaries are: llama.cpp
+        has every result in fp32 (ggml_mul_mat in ggml/src/ggml.c of November 2026)."""
+        return 2 if self.plan.engine == LLAMA_CPP and self.plan.named_engine else 1
+
+    @property
     def fits_context(self) -> bool:
         """Whether the engine shortens a context that nobody says to what memory has room for."""
         return self.reserves and self.plan.engine == LLAMA_CPP and bool(self.plan.named_engine)

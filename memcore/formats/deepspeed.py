@@ -103,6 +103,14 @@ def recognise(values: Mapping[str, Any]) -> bool:
     return bool({"zero_optimization", "train_micro_batch_size_per_gpu"} & values.keys())
 
 
+def _at_once(draft: Draft, around: Around) -> None:
+    """A batch of all ranks alone is one micro-batch (deepspeed 0.19.8: runtime/config.py,
+    _set_batch_related_parameters)."""
+    steps = {"train.micro_batch", "train.grad_accumulation"}
+    if draft.batch and not steps & (draft.fields.keys() | draft.defaults.keys()):
+        draft.put("train.grad_accumulation", 1, "gradient_accumulation_steps", "not said: 1")
+
+
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What the file says."""
     keys = Keys(values)
@@ -110,6 +118,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     draft.read(keys, "train.micro_batch", positive, "train_micro_batch_size_per_gpu")
     draft.read(keys, "train.grad_accumulation", positive, "gradient_accumulation_steps")
     draft.batch = draft.batch or draft.count(keys, "train_batch_size")
+    draft.later.append(_at_once)
     if "bfloat16" in keys.values:  # of versions before
         keys.values.setdefault("bf16", keys.values.pop("bfloat16"))
     for half in ("bf16", "fp16"):

@@ -757,7 +757,7 @@ def _load(document: dict[str, Any], draft: Draft, assumed: list[Issue]) -> None:
 
 def _steps(document: dict[str, Any], draft: Draft) -> None:
     """Micro-batches of a step, or the sequences of each, where a file says the batch of all
-    ranks."""
+    ranks. Where it says neither, a micro-batch is one sequence."""
     if not draft.batch:
         return
     parallel, train = document["parallel"], document["train"]
@@ -766,7 +766,9 @@ def _steps(document: dict[str, Any], draft: Draft) -> None:
     known = {p for p in ("micro_batch", "grad_accumulation") if f"train.{p}" in draft.fields}
     if len(known) == 2:
         return
-    find = "grad_accumulation" if "micro_batch" in known else "micro_batch"
+    if not known:
+        train["micro_batch"] = 1
+    find = "micro_batch" if known == {"grad_accumulation"} else "grad_accumulation"
     at_once = ranks * (train["micro_batch"] if find == "grad_accumulation" else 1)
     if known == {"grad_accumulation"}:
         at_once *= train["grad_accumulation"]

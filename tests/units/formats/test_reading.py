@@ -1156,10 +1156,10 @@ def test_a_name_says_how_weights_are_stored() -> None:
 
 
 def test_a_type_that_is_not_planned_is_read_as_the_nearest_and_said() -> None:
-    found = read(("run.sh", "llama-server -m /m/Llama-3.1-8B-Q5_K_S.gguf -c 8192 -ngl 99"))
-    assert found.plan.serve.weight_dtype == "q5_k_m"
-    assert [(i.field, "q5_k_m is the nearest" in i.message) for i in found.left] == [
-        ("Q5_K_S", True)
+    found = read(("run.sh", "llama-server -m /m/Llama-3.1-8B-IQ3_XXS.gguf -c 8192 -ngl 99"))
+    assert found.plan.serve.weight_dtype == "q3_k_m"
+    assert [(i.field, "q3_k_m is the nearest" in i.message) for i in found.left] == [
+        ("IQ3_XXS", True)
     ]
 
 
@@ -1202,8 +1202,8 @@ SAID = (
     (AXOLOTL_2, {"train.zero": 3, "parallel.cp": 2}, ()),
     (SINGLE, {"train.adapter": "qlora-single"}, ()),
     (SFT + "rlhf_type: orpo", {"train.micro_batch": 4}, ("a pair is two sequences",)),
-    (SFT + "beta: 0.1", {"train.micro_batch": 4}, ("beside a frozen reference",)),
-    (SFT + "rlhf_type: kto", {"train.micro_batch": 2}, ("beside a frozen reference",)),
+    (SFT + "beta: 0.1", {"train.micro_batch": 4, "train.reference": "loaded"}, ("a pair is",)),
+    (SFT + "rlhf_type: kto", {"train.reference": "loaded"}, ("answers are",)),
     (SFT + "use_peft: true\nlora_target_modules: [q_proj, in_proj]",
      {"train.lora_modules": "q_proj"}, ("in_proj",)),
     (SFT + "use_gradient_checkpointing: true", {"train.checkpointing": "full"}, ()),

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
+from memcore.formats import hub
 from memcore.formats.found import Draft, Keys, harmless, hyphened, positive, whole, word
 from memcore.formats.texts import UNSET, options
+from memcore.models import catalog
 from memcore.words.optimizers import AWARE
 from memcore.words.training import (
     ALL_LINEAR,
@@ -424,7 +426,13 @@ def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:
     vocabulary = draft.count(keys, "vocab_size", "padded_vocab_size")
     if not vocabulary:
         vocabulary = GPT2_VOCABULARY if "GPT2" in kind or not rotary else LLAMA_VOCABULARY
-        draft.leave("--vocab-size", f"not said; {vocabulary:,} is taken from the kind of tokenizer")
+        taken = "the kind of tokenizer"
+        named = str(keys.values.get("tokenizer_model") or "")
+        if "HuggingFace" in kind and (found := hub.preset(named)):
+            config = catalog.model_entry(found)["config"]
+            size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+            vocabulary, taken = int(size or vocabulary), f"the preset {found}"
+        draft.leave("--vocab-size", f"not said; {vocabulary:,} is taken from {taken}")
     if not rotary:
         return {
             "model_type": "gpt2",

@@ -575,6 +575,8 @@ def _model(
 ) -> Any:
     """The model of the plan: what somebody says, a config.json beside the files, the preset behind
     a name, a config.json by that name, or what there is otherwise."""
+    if draft.config is None and (why := unplanned.name(draft.model)) and not config_of(draft.model):
+        raise PlanError([Issue("model", f"{shown(draft.model)}: {why}")])
     if model:
         return model
     if draft.config is not None:

@@ -523,7 +523,8 @@ def _continued(content: str) -> str:
     content = _shell(_WIDE.sub(" ", content))
     content = _COMMENT.sub("", _FENCE.sub("\n", content)).replace("\r\n", "\n")
     content = re.sub(r"^[ \t]*!(?=\S)", "", content, flags=re.MULTILINE)  # a notebook's commands
-    content = _taken("\n".join(map(_without_comment, content.split("\n"))))
+    content = "\n".join(map(_without_comment, content.split("\n")))
+    content = _taken(_OTHERWISE.sub(_without_quotes, content))
     content = _BRANCHES.sub("\n", content)
     return _OPTIONS.sub(" ", _CONTINUED.sub(" ", content))
 
@@ -592,6 +593,17 @@ def _holds(line: str, constants: Mapping[str, str]) -> bool | None:
         return (value == other) == (sign != "!=")
     whole = value.isdecimal() and other.isdecimal() and len(value + other) <= 40
     return _ORDERS[sign](int(value), int(other)) if whole else None
+
+
+# What a variable is taken to be where nobody sets it, in quotes of its own.
+_OTHERWISE = re.compile(r"""(?<!\\)(\$\{\w{1,80}:?[-=])(?:"([^"'{}\n]*)"|'([^"'{}\n]*)')\}""")
+
+
+def _without_quotes(found: re.Match[str]) -> str:
+    """The same in quotes around it, where it is of several words."""
+    value = found[2] if found[3] is None else found[3]
+    around = '"' if " " in value and found.string[found.start() - 1 : found.start()] != '"' else ""
+    return f"{around}{found[1]}{value}}}{around}"
 
 
 def _without_comment(line: str) -> str:

@@ -1,4 +1,4 @@
-"""Ollama: its Modelfile, which says what llama.cpp is given.
+"""Ollama: its Modelfile, which says what llama.cpp is given, and commands that run a model.
 
 Source: docs/modelfile.md, envconfig/config.go and server/routes.go of ollama, August 2026. What it
 does by itself is in placement.py.
@@ -7,14 +7,21 @@ does by itself is in placement.py.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 
 from memcore.formats import hub, placement
-from memcore.formats.found import Draft, Keys, positive
+from memcore.formats.found import Draft, Keys, positive, word
 
 FROM = re.compile(r"^FROM[ \t]+(\S+)", re.MULTILINE)
 PARAMETER = re.compile(r"^PARAMETER[ \t]+(\w+)[ \t]+(\S.*)", re.MULTILINE)  # blanks may follow
 OTHERS = re.compile(r"^(?:PARAMETER|TEMPLATE|SYSTEM|ADAPTER|MESSAGE)[ \t]", re.MULTILINE)
 ADAPTER = re.compile(r"^ADAPTER[ \t]", re.MULTILINE)
+CACHE = word({"f16": "fp16", "bf16": "bf16", "q8_0": "q8_0", "q4_0": "q4_0"})
+OTHERS_SAID = (  # variables that move no byte of one model
+    *("OLLAMA_HOST", "OLLAMA_ORIGINS", "OLLAMA_MODELS", "OLLAMA_KEEP_ALIVE", "OLLAMA_DEBUG"),
+    *("OLLAMA_MAX_QUEUE", "OLLAMA_LOAD_TIMEOUT", "OLLAMA_NOHISTORY", "OLLAMA_NOPRUNE"),
+)
 STORED = "q4_k_m"  # what its library has of most models, where a tag says no other
 
 
@@ -23,18 +30,47 @@ def recognise(content: str) -> bool:
     return bool(FROM.search(content) and OTHERS.search(content))
 
 
+def runs(commands: Sequence[Sequence[str]]) -> str:
+    """The model that commands run or bring, or ''."""
+    for words in commands:
+        for at, each in enumerate(words[:-1]):
+            if PurePosixPath(each).name == "ollama" and words[at + 1] in ("run", "pull"):
+                return next((name for name in words[at + 2 :] if name[:1] != "-"), "")
+    return ""
+
+
+def launched(commands: Sequence[Sequence[str]], draft: Draft) -> None:
+    """What commands say, and the variables that they set."""
+    said = (each.partition("=") for words in commands for each in words if each[:7] == "OLLAMA_")
+    variables = {name: value for name, given, value in said if given}
+    _planned(runs(commands), "ollama run", Keys({}), variables, draft)
+
+
 def read(content: str, draft: Draft) -> None:
     """What the file says."""
-    named = FROM.findall(content)[-1]
-    draft.model = draft.model or model(named)
     keys = Keys({n: v.strip() for n, v in PARAMETER.findall(content)}, "PARAMETER {}".format)
-    draft.put("serve.engine", "llama.cpp", "FROM", named)
-    draft.put("serve.concurrency", 1, "OLLAMA_NUM_PARALLEL", "not said: 1")
+    if ADAPTER.search(content):
+        draft.leave("ADAPTER", "adapters of a server are not planned")
+    _planned(FROM.findall(content)[-1], "FROM", keys, {}, draft)
+
+
+def _planned(named: str, key: str, keys: Keys, variables: Mapping[str, str], draft: Draft) -> None:
+    """What runs: a model, with a Modelfile's parameters and the server's variables."""
+    draft.model = draft.model or model(named)
+    draft.put("serve.engine", "llama.cpp", key, named)
     for path, name in (
         ("serve.max_seq_len", "num_ctx"),
         ("serve.max_batched_tokens", "num_batch"),
     ):
         draft.read(keys, path, positive, name)
+    server = Keys(dict(variables))
+    draft.read(server, "serve.concurrency", positive, "OLLAMA_NUM_PARALLEL")
+    if "serve.max_seq_len" not in draft.fields:
+        draft.read(server, "serve.max_seq_len", positive, "OLLAMA_CONTEXT_LENGTH")
+    draft.read(server, "serve.kv_dtype", CACHE, "OLLAMA_KV_CACHE_TYPE")
+    if str(server.take("OLLAMA_FLASH_ATTENTION")).lower() in ("0", "false"):
+        draft.put("serve.attention", "eager", "OLLAMA_FLASH_ATTENTION", "0")
+    draft.otherwise("serve.concurrency", 1, "OLLAMA_NUM_PARALLEL")
     if layers := draft.count(keys, "num_gpu"):
         draft.later.append(placement.layers_on_gpu(layers, "PARAMETER num_gpu"))
     else:
@@ -42,14 +78,15 @@ def read(content: str, draft: Draft) -> None:
     draft.later.append(placement.share_out(placement.LAYER, 0))
     draft.later.append(placement.own_context)
     said = hub.stored(f"-{named.rpartition('/')[2]}")
-    draft.put(
-        "serve.weight_dtype", said or STORED, "FROM", named if said else f"not said: {STORED}"
-    )
+    draft.put("serve.weight_dtype", said or STORED, key, named if said else f"not said: {STORED}")
     hub.tell_type(draft, said, f"-{named.rpartition('/')[2]}")
     draft.otherwise("serve.kv_dtype", "fp16", "OLLAMA_KV_CACHE_TYPE")
-    if ADAPTER.search(content):
-        draft.leave("ADAPTER", "adapters of a server are not planned")
     draft.end(keys, {"a draft model is not read: set serve.draft_model": "draft_*"})
+    draft.end(
+        server,
+        {"several models at once are not planned": "OLLAMA_MAX_LOADED_MODELS=1"},
+        OTHERS_SAID,
+    )
 
 
 def model(named: str) -> str:

@@ -441,6 +441,8 @@ def _reader(text: Text) -> Reader:
     found = text.commands
     if started := servers.recognise(found):
         return last, started[0].label, functools.partial(_serves, found, *started)
+    if ollama.runs(found):
+        return last, "Ollama", functools.partial(ollama.launched, found)
     for name, recognised, reads in (
         ("verl", verl.starts, verl.launched),
         ("OpenRLHF", openrlhf.starts, openrlhf.launched),

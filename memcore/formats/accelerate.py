@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from memcore.errors import shown
 from memcore.formats import deepspeed, megatron
 from memcore.formats.found import Around, Draft, Keys, harmless, mixed, positive, underscored
 
@@ -102,6 +103,7 @@ def _of_megatron(given: Keys, half: str, draft: Draft) -> None:
     start = "megatron_lm_"
     own = {name.removeprefix(start): value for name, value in given.values.items()}
     keys = Keys(own, f"{start}{{}}".format)
+    given.told = True
     draft.read(keys, "train.grad_accumulation", positive, "num_micro_batches")
     known = {theirs: keys.take(ours) for ours, theirs in MEGATRON.items()}
     said = {name: value for name, value in known.items() if value is not None}
@@ -166,12 +168,15 @@ def _precision(half: str, draft: Draft) -> None:
         draft.otherwise("train.precision", "fp32", "mixed_precision")
     elif half == "fp8":
         draft.leave("mixed_precision", "Accelerate's fp8 recipes are not planned")
+    elif half:
+        draft.leave("mixed_precision", f"{shown(half)} is none of Accelerate's words")
 
 
 def _mesh(given: Keys, draft: Draft) -> None:
     """How ranks are shared out."""
     start = "parallelism_config_"
     keys = Keys({k.removeprefix(start): v for k, v in given.values.items()}, f"{start}{{}}".format)
+    given.told = True
     for name in ("tp", "cp"):
         draft.read(keys, f"parallel.{name}", positive, f"{name}_size")
     if draft.count(keys, "dp_replicate_size") > 1:
@@ -182,6 +187,7 @@ def _mesh(given: Keys, draft: Draft) -> None:
 
 def _deepspeed(keys: Keys, draft: Draft) -> None:
     """Accelerate's own names for DeepSpeed's."""
+    keys.told = True
     other = keys.take("deepspeed_config_file")
     if other is not None:
         draft.put("train.framework", "deepspeed", "deepspeed_config_file", other)
@@ -199,6 +205,7 @@ def _deepspeed(keys: Keys, draft: Draft) -> None:
 def shards(given: Keys, words: str, draft: Draft) -> None:
     """What an fsdp_config says, and transformers' `fsdp`, as in 'full_shard auto_wrap offload'."""
     keys = Keys({k.removeprefix("fsdp_"): v for k, v in given.values.items()}, "fsdp_{}".format)
+    given.told = True
     draft.put("train.framework", "fsdp2", "fsdp_config", "FSDP")
     strategy = keys.take("sharding_strategy")
     named = words.upper().split()

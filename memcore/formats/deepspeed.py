@@ -82,7 +82,8 @@ HARMLESS = containing(
     *("load_from_fp32", "steps_per_print", "gradient_clipping", "scheduler", "wall_clock"),
     *("zero_allow_untested", "comms_logger", "tensorboard", "wandb", "csv_monitor"),
     *("flops_profiler", "dump_state", "zero_force_ds_cpu", "checkpoint", "reduce_scatter"),
-    *("prescale", "predivide"),
+    *("prescale", "predivide", "scale_window", "loss_scale", "scale_power", "hysteresis"),
+    *("opt_level", "params", "contiguous_memory"),
 )
 COUNTS = (
     *("reduce_bucket_size", "sub_group_size", "stage3_max_live_parameters"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 import tomllib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -171,13 +172,17 @@ def hyphened(key: str) -> str:
 class Keys:
     """The keys of one file, or of one section of it. What is taken was read; the rest is told.
 
-    form: how the file writes a key.
+    form: how the file writes a key; inside: the sections that were opened, by their keys; neither:
+    those that were asked whether they are on and say neither; told: whether the rest was told.
     """
 
     def __init__(self, values: Mapping[str, Any], form: Callable[[str], str] = str):
         self.values = dict(values)
         self.form = form
         self.taken: set[str] = set()
+        self.inside: dict[str, Keys] = {}
+        self.neither: dict[str, Any] = {}
+        self.told = False
 
     def take(self, *keys: str, words: Container[str] = ()) -> Any:
         """The value of the first of these keys that says something; None where none does. All count
@@ -199,6 +204,7 @@ class Keys:
         try:
             return value is not None and flag(value)
         except UnsaidError:
+            self.neither[next(key for key in keys if key in self.values)] = value
             return True
 
     def named(self, *keys: str) -> str:
@@ -213,7 +219,10 @@ class Keys:
         """The keys inside one key; none where it is no object."""
         self.taken.add(key)
         value = self.values.get(key)
-        return Keys(value if isinstance(value, Mapping) else {}, f"{self.written(key)}.{{}}".format)
+        if key not in self.inside:
+            form = f"{self.written(key)}.{{}}".format
+            self.inside[key] = Keys(value if isinstance(value, Mapping) else {}, form)
+        return self.inside[key]
 
     def rest(self) -> list[str]:
         """Keys that say something and were not taken."""
@@ -354,6 +363,11 @@ class Draft:
                 why[pattern], usual[pattern] = reason, own.lower().split("|") if own else []
         told: dict[str, list[str]] = {}
         self.keys += len(keys.values)
+        keys.told = True
+        for key, value in keys.neither.items():
+            if isinstance(value, str) and not value.startswith(UNSET):
+                unclear = "is neither on nor off: on is planned"
+                self.leave(keys.written(key), f"{shown(value)} {unclear}")
         for key in keys.rest():
             name = next((name for name in why if _is(key, name)), "")
             if not name:
@@ -364,6 +378,9 @@ class Draft:
                 told.setdefault(name, []).append(keys.written(key))
         for name, same in told.items():
             self.leave(", ".join(same), why[name])
+        for section in keys.inside.values():
+            if not section.told:
+                self.end(section, left, harmless)
 
     def read(self, keys: Keys, path: str, how: Callable[[Any], Any], *named: str) -> Any:
         """What the first of some keys says of a field, if anything; what it says is returned."""
@@ -388,7 +405,10 @@ class Draft:
         value = keys.one(*named)
         try:
             return positive(value) if value is not None else 0
-        except UnsaidError:
+        except UnsaidError as e:
+            if isinstance(value, str) and not re.fullmatch(r"[-+]?[\d.]+", value.strip()):
+                issue = Issue(keys.named(*named), f"{shown(value)} {e}")
+                self.left += [issue] * (issue not in self.left)
             return 0
 
 

@@ -75,6 +75,8 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         _rollouts(values, draft)
     half = str(keys.take("precision", "mixed_precision") or "bf16").lower()
     sharded = bool(SHARDED & flat.keys())
+    if not (sharded or "16" in half or "32" in half or "8" in half):
+        draft.leave("precision", f"{shown(half)} is no precision that is read here")
     _adapter(values, sharded, draft)
     if sharded:
         _sharded(keys, half, draft)
@@ -212,6 +214,8 @@ def _sharded(keys: Keys, half: str, draft: Draft) -> None:
     draft.batch = draft.batch or draft.count(keys, "global_batch_size")
     recomputes = keys.on("activation_checkpointing")
     draft.put("train.checkpointing", "full" if recomputes else "none", "activation_checkpointing")
+    if "bf" not in half and "32" not in half:
+        draft.leave("precision", f"{shown(half)} is planned in fp32")
     draft.put("train.precision", "bf16-mixed" if "bf" in half else "fp32", "precision", half)
     draft.end(keys, LEFT_OF_FSDP)
 

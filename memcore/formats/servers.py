@@ -709,7 +709,8 @@ def _llama(keys: Keys, draft: Draft) -> None:
     if whole_context:  # the longer context of Qwen's 1M models is all that tells them apart
         draft.model = re.sub(r"[-_]1M(?=[-_.:]|$)", "", draft.model)
     placed = ("ngl", "gpu_layers", "n_gpu_layers")
-    gpu_layers, layers = draft.count(keys, *placed), keys.one(*placed)
+    layers = keys.one(*placed)
+    gpu_layers = 0 if layers in ("all", "auto") else draft.count(keys, *placed)
     devices = [d for d in str(keys.one("dev", "device") or "").split(",") if d and d != "none"]
     parts = [p for p in re.split(r"[,/]", str(keys.one("ts", "tensor_split") or "")) if p]
     if len({*parts} - {"0"}) > 1:
@@ -749,8 +750,11 @@ def _llama(keys: Keys, draft: Draft) -> None:
         _drafts(draft, "", model, tokens)
     elif (kind := keys.one("spec_type")) is not None and str(kind) != "none":
         _drafts(draft, str(kind).removeprefix("draft-"), "", tokens)
-    if str(keys.one("fa", "flash_attn")).lower() in ("off", "0", "false"):
+    flash = str(keys.one("fa", "flash_attn")).lower()
+    if flash in ("off", "0", "false"):
         draft.put("serve.attention", "eager", "--flash-attn", "off")
+    elif flash not in ("on", "1", "true", "none"):
+        draft.leave("--flash-attn", f"{shown(flash)} is none of on, off and auto")
     draft.otherwise("serve.kv_dtype", "fp16", "--cache-type-k")
 
 

@@ -130,7 +130,10 @@ def _megatron(given: Mapping[str, Any], draft: Draft) -> None:
         draft.otherwise("train.lora_rank", rank, underscored("lora_rank"))
         draft.otherwise("train.lora_dropout", dropout, underscored("lora_dropout"))
         megatron.adapt(draft, set(names(lora.take("target_modules"))), "--target_modules")
-    half = "fp16" if str(given.get("torch_dtype")) == "float16" else "bf16"
+    dtype = str(given.get("torch_dtype", "bfloat16"))
+    half = "fp16" if dtype == "float16" else "bf16"
+    if dtype not in ("float16", "bfloat16"):
+        draft.leave(underscored("torch_dtype"), f"{shown(dtype)} is planned in bf16")
     own |= {half: True}
     own.setdefault("use_distributed_optimizer", True)
     own.setdefault("recompute_granularity", "selective")

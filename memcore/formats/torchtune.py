@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.errors import Issue, PlanError
+from memcore.errors import Issue, PlanError, shown
 from memcore.formats import hub
 from memcore.formats.found import Around, Draft, Keys, harmless, names, positive, share
 
@@ -80,7 +80,10 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.put("train.checkpoint_every", int(each), "ac_option", each)
     elif mode is not None:
         draft.fields["train.checkpointing"] = "full" if mode == "full" else "selective-op"
-    small = str(keys.take("dtype") or "bf16") != "fp32"
+    dtype = str(keys.take("dtype") or "bf16")
+    small = dtype != "fp32"
+    if dtype not in ("bf16", "fp16", "fp32"):
+        draft.leave("dtype", f"{shown(dtype)} is none of torchtune's words: bf16 is planned")
     draft.put("train.precision", "bf16-pure" if small else "fp32", "dtype")
     draft.otherwise("train.attention", "sdpa", "the attention of torchtune's models")
     optimizer = keys.inner("optimizer")
@@ -107,7 +110,11 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     draft.end(
         model, {"DoRA's magnitudes are not planned: LoRA is": "use_dora"}, harmless("torchtune")
     )
-    draft.end(keys, LEFT, harmless("torchtune"))
+    draft.end(keys, LEFT, (*harmless("torchtune"), *OF_PARTS))
+
+
+# Of its sections' components, what moves neither memory nor time.
+OF_PARTS = (*("lr", "weight_decay", "betas", "eps", "path", "merges_file", PART),)
 
 
 def _sharded(stage: int, draft: Draft, around: Around) -> None:

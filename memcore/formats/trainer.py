@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from memcore.errors import shown
 from memcore.formats import accelerate, deepspeed, hub, megatron, methods
 from memcore.formats.found import (
     AUTO,
@@ -785,7 +786,10 @@ def _precision(program: str, keys: Keys, draft: Draft, adapter: str) -> None:
     """Which dtype the weights have, and the arithmetic."""
     named = ("torch_dtype", "dtype", "model_dtype")
     as_stored = any(str(keys.values.get(name)) == AUTO for name in named)
-    loaded = HALVES.get(str(keys.one(*named) or "").lower(), "bf16" if as_stored else "")
+    dtype = str(keys.one(*named) or "").lower()
+    loaded = HALVES.get(dtype, "bf16" if as_stored else "")
+    if dtype and dtype not in (*HALVES, "float32", "fp32", "torch.float32", "float"):
+        draft.leave(keys.named(*named), f"{shown(dtype)} is no dtype that is read here")
     pure = keys.on("pure_bf16") or keys.take("bfloat16") is not None
     # Whose weights stay in the dtype that it computes in (LLaMA-Factory: model/adapter.py).
     pure = pure or (program == FACTORY and flag(keys.values.get("use_badam") or False))

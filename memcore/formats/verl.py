@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from memcore.errors import shown
 from memcore.formats.found import Around, Draft, Keys, containing, names, positive, share
 
 ROOT = "actor_rollout_ref"
@@ -235,6 +236,8 @@ def _step(keys: Keys, draft: Draft, length: int) -> None:
 def _policy(keys: Keys, draft: Draft) -> None:
     """Who cuts the policy, and how it is run."""
     strategy = str(keys.one(f"{ACTOR}.strategy") or "fsdp")
+    if strategy not in ("fsdp", "fsdp2", "megatron"):
+        draft.leave(keys.written(f"{ACTOR}.strategy"), f"{shown(strategy)} is planned as FSDP2")
     own = strategy == "megatron" or any(key.startswith(f"{MEGATRON}.") for key in keys.values)
     halved = str(keys.one(f"{FSDP}.model_dtype")).rpartition(".")[2] in ("bf16", "bfloat16")
     draft.put("train.precision", "bf16-pure" if halved and not own else "bf16-mixed",

@@ -262,6 +262,8 @@ def _routed(
         if s.exchanges:
             return _all_to_all(t, s, x, weights, index, stacks)
         w = _weights(t, stacks, EXPERTS)
+        if s.pooled:
+            return _in_buffers(t, x, weights, index, w, (*of, stacks.width))
         return _grouped(t, s, x, weights, index, stacks, w, ROUTED, (*of, stacks.width))
 
 
@@ -315,6 +317,16 @@ def _grouped(
     t.use(index, ids, order, rows, of_rows, ids32, counts, offsets, out, unsorted)
     t.use(*filter(None, [bias, mask]))
     return summed
+
+
+def _in_buffers(
+    t: Tape, x: Tensor, weights: Tensor, index: Tensor, w: Weights, result: Shape
+) -> Tensor:
+    """All of it by an engine's kernels, for which others count the buffers that they work in."""
+    t.start("experts", x, weights, index, w.up, w.down)
+    out = t.new("output", result, x.dtype)
+    t.finish("experts", [x], out, [], lambda g: [t.grad("input grad", x)])
+    return out
 
 
 def _by_row(t: Tape, bias: Tensor | None, ids: Tensor, count: Factor) -> Tensor | None:

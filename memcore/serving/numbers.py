@@ -26,7 +26,7 @@ from memcore.serving.cache import (
     index_keys,
     state_bytes,
 )
-from memcore.serving.room import activation_bytes, widened
+from memcore.serving.room import activation_bytes, expert_buffers, widened
 from memcore.serving.server import AlikeLayers, Server, one_forward
 from memcore.serving.towers import fullest, of_prompt
 from memcore.tape.ledger import INFERENCE, Amounts, window
@@ -118,6 +118,10 @@ def _layer(book: Book) -> Explanation:
     if matrix:
         dtype = book.plan.weights.compute
         formula = formula + width(dtype) * elements(book, matrix, serving=True)
+    amounts = one_forward(server)
+    for of in expert_buffers(server, amounts):
+        buffer = elements(book, amounts.extents(of), serving=True)
+        formula = formula + width(server.compute) * buffer
     return about("Temporaries of the largest layer", "bytes", formula, "At its fullest.")
 
 

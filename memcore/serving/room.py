@@ -22,7 +22,18 @@ from memcore.serving.cache import NO_PAGES, SERVER
 from memcore.serving.server import Server, one_forward
 from memcore.serving.towers import FEATURES_STAY, features, fullest, takes_room
 from memcore.serving.weights import ROTARY_SOURCE, held_weights, on_host, table_rows, weight_rows
-from memcore.tape.dims import HEADS, TP, VOCAB, Extents, Shape
+from memcore.tape.dims import (
+    EXPERT_D,
+    EXPERT_F,
+    EXPERT_FUSED,
+    HEADS,
+    ROUTED,
+    TP,
+    VOCAB,
+    Extents,
+    Factor,
+    Shape,
+)
 from memcore.tape.ledger import INFERENCE, Amounts, window
 from memcore.units import GiB, MiB
 from memcore.words import engines
@@ -84,10 +95,28 @@ def host_bytes(x: Any) -> int:
 
 @computed("serve.layer_bytes")
 def layer_bytes(x: Any) -> int:
-    """The most that one layer needs at once."""
+    """The most that one layer needs at once, and the buffers of experts besides."""
     amounts = one_forward(x.server)
     peak = max(int(window(tape, INFERENCE).peak(amounts)[0]) for tape, _ in x.server.layers)
-    return peak * int(x.server.widening) + widened(x.server, amounts)[0]
+    shapes = expert_buffers(x.server, amounts)
+    buffers = sum(int(amounts.bytes(of, x.server.compute)) for of in shapes)
+    return peak * int(x.server.widening) + widened(x.server, amounts)[0] + buffers
+
+
+def expert_buffers(server: Server, amounts: Amounts) -> list[Shape]:
+    """The two buffers that vLLM's experts work in, one after another, and that it keeps while other
+    operations run: a row for each expert of each token, as wide as what experts read or as one of
+    theirs, in one of them gate and up side by side (vllm 0.33,
+    model_executor/layers/fused_moe/experts/triton_moe.py and marlin_moe.py, workspace_shapes;
+    modular_kernel.py, _allocate_buffers)."""
+    if server.plan.engine != engines.VLLM or not server.plan.architecture.experts:
+        return []
+
+    def wider(inner: Factor) -> Factor:
+        both: tuple[Factor, ...] = (EXPERT_D, inner)
+        return max(both, key=lambda one: amounts.elements((one,)))
+
+    return [(ROUTED, wider(inner / TP)) for inner in (EXPERT_F, EXPERT_FUSED)]
 
 
 @computed("serve.tower_bytes")

@@ -57,7 +57,7 @@ from memcore.tape.structure import IDLE
 from memcore.tape.tape import Tape
 from memcore.timing.roofline import Execution, executions
 from memcore.words import serving
-from memcore.words.engines import ENGINES, LLAMA_CPP, Engine
+from memcore.words.engines import ENGINES, LLAMA_CPP, VLLM, Engine
 from memcore.words.serving import EAGLE, KV_CACHES, MULTI_TOKEN, NO_DRAFT, RUNTIMES, CacheManager
 from memcore.words.stored import KV_DTYPES, WeightDtype, bits
 
@@ -158,7 +158,8 @@ class Server:
         compute = plan.weights.compute
         fused = "hf" if RUNTIMES[plan.runtime].launches else "compile"
         kinds, stack = layers_of(model)
-        blocks = build(structure_of(model, dtype=compute, served=True), kinds)
+        pooled = plan.engine == VLLM  # its kernels for experts (room.expert_buffers)
+        blocks = build(structure_of(model, dtype=compute, served=True, pooled=pooled), kinds)
         layers = tuple(zip(blocks.layers, stack.counts, strict=True))
         per_stage = _stage_layers(plan, model)
         timed = build(structure_of(model, kernels=fused, dtype=compute, served=True), kinds)

@@ -76,6 +76,7 @@ class Structure:
 
     dtype      of the weights that the operations read; autocast: cast to bf16 as they go
     served     as an inference engine runs it, where transformers' training code does more
+    pooled     experts work in buffers that the engine keeps (serving.room.expert_buffers)
     parallel   '' or how tensor-parallel ranks share a layer: TENSOR, or SEQUENCE where norms and
                residuals are cut over them too
     exchanges  expert-parallel ranks send each other the rows of their experts
@@ -113,6 +114,7 @@ class Structure:
     dtype: str = "bf16"
     autocast: bool = False
     served: bool = False
+    pooled: bool = False
     parallel: str = ""
     exchanges: bool = False
     gathers: bool = False

@@ -235,6 +235,8 @@ def _elsewhere(plan: Plan, args: argparse.Namespace) -> Plan:
 def _judged(
     name: str, plan: Plan, report: Report, serves: bool, args: argparse.Namespace
 ) -> Checked:
+    from memcore.serving.serve import does_not_start
+
     serving = serves or report.memory is None
     if serving and report.serve is None:
         message = f"{plan.architecture.label} cannot be served, and nothing else is asked"
@@ -251,10 +253,11 @@ def _judged(
     if needed:
         said += f": {bytes_text(needed[0])} to {bytes_text(needed[1])} of {bytes_text(capacity)}"
     on = f"{plan.cluster.gpus:,} x {plan.accelerator.label}"
+    starts_not = does_not_start(report.serve) if serving and report.serve else ""
     return Checked(
         file=name,
         status=CHECKED[verdict],
-        message=f"{said} on each of {on}",
+        message=f"{said} on each of {on}{f'; {starts_not}' if starts_not else ''}",
         verdict=verdict,
         device_bytes=needed,
         capacity_bytes=capacity,

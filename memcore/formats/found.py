@@ -243,6 +243,8 @@ class Draft:
     model     what the files call the model, and its config.json where they hold one
     towers    what reads images before the model is loaded with it, as servers do
     of_text   it is not, though the file's model may have it
+    frozen_tower  the key that keeps it from training, of a program that loads it to train; '' of
+              any other
     quantized  what an hf_quant_config.json says beside the model's config.json
     guesser   what the files call the draft, and its config.json (drafted) where they hold one
     served    what it is called by those who ask it
@@ -267,6 +269,7 @@ class Draft:
     config: Mapping[str, Any] | None = None
     quantized: Mapping[str, Any] | None = None
     towers: bool = False
+    frozen_tower: str = ""
     of_text: bool = False
     guesser: str = ""
     drafted: Mapping[str, Any] | None = None

@@ -56,7 +56,7 @@ from memcore.plan.plan import Plan, get, put, value_text
 from memcore.plan.repair import issues_in
 from memcore.words.engines import ENGINES, LLAMA_CPP
 from memcore.words.jobs import ANY, SERVE, TRAIN
-from memcore.words.training import FRAMEWORKS, NO_LAYER, listed
+from memcore.words.training import FRAMEWORKS, NO_LAYER, SEEING, listed
 
 # Documents: what to call them, whether one is of the kind, how it is read. The first that knows a
 # file reads it.
@@ -99,6 +99,7 @@ SAME_MEMORY = 0.005  # share by which drivers of one GPU differ in what they lea
 PLAN = frozenset(Plan.model_fields)
 CONFIG = {"model_type", "architectures"}
 SIZES = {"hidden_size", "n_embd", "d_model", "text_config"}
+WITH_TOWERS = ("pytorch", "fsdp2")  # frameworks that train a model with what reads images
 ADAPTER, LORA, IMAGES = "train.adapter", "lora", "serve.images"
 GUESSER = "serve.draft_model"
 USUAL_GUESSES = 3  # where a draft is given and no file says how many tokens it guesses
@@ -614,12 +615,20 @@ def _model(
         assumed.append(Issue("model", f"{shown(draft.model)} {message}: {language}"))
         return language
     if f"{found}{hub.IMAGES}" in catalog.model_names():
-        if not draft.towers:
+        of = draft.fields.get
+        trains = of(ADAPTER, "none") in ("none", LORA) and of("train.framework") in WITH_TOWERS
+        if not (draft.towers or (draft.frozen_tower and trains)):
             message = f"{shown(draft.model)} is planned without its tower of images: {found}"
             assumed.append(Issue("model", message))
             return found
-        found = f"{found}{hub.IMAGES}"  # which servers load
-        _of_text(draft, catalog.model_entry(found)["config"], assumed)
+        found = f"{found}{hub.IMAGES}"  # which servers load, and some trainers
+        if draft.towers:
+            _of_text(draft, catalog.model_entry(found)["config"], assumed)
+        else:
+            if of(ADAPTER, "none") == "none":
+                draft.put("train.frozen", SEEING, draft.frozen_tower, "not said: True")
+            message = "1 of 768 x 768 pixels in each sequence, since no file says it"
+            assumed.append(Issue("train.images", message))
     if found != draft.model:
         assumed.append(Issue("model", f"{shown(draft.model)} has the shapes of the preset {found}"))
     return found

@@ -162,6 +162,9 @@ ADAPTERS = {
     QLORA: (64, 0.0, ALL_LINEAR),
     QWEN: (64, 0.05, ALL_LINEAR),
 }
+# Who loads a tower of images and leaves it as it is, and the key that says so, on where it is not
+# said (LLaMA-Factory 0.9.5: hparams/finetuning_args.py; ms-swift 4.6: arguments/tuner_args.py).
+FROZEN_TOWERS = {FACTORY: "freeze_vision_tower", SWIFT: "freeze_vit"}
 DOUBLED = (LLAVA, QLORA)  # who quantize scales unless told not to
 OPTIMIZERS = {
     "adamw_torch": "adamw-foreach",
@@ -429,6 +432,9 @@ def read(
     ):
         draft.leave("train.offload_parameters", OFFLOADED_BASE)
     draft.later.append(_unreduced)
+    still = FROZEN_TOWERS.get(program, "")
+    if keys.values.get(still, True) in (True, "true", "True"):
+        draft.frozen_tower = still
     draft.end(keys, LEFT, harmless(*HARMLESS))
 
 

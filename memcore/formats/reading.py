@@ -614,8 +614,9 @@ def _model(
         message = "is planned without what reads images, which llama.cpp loads by --mmproj or -hf"
         assumed.append(Issue("model", f"{shown(draft.model)} {message}: {language}"))
         return language
-    if f"{found}{hub.IMAGES}" in catalog.model_names():
-        of = draft.fields.get
+    of = draft.fields.get
+    left_out = of("serve.engine") is not None and not draft.towers  # by an option of the server's
+    if f"{found}{hub.IMAGES}" in catalog.model_names() and not left_out:
         trains = of(ADAPTER, "none") in ("none", LORA) and of("train.framework") in WITH_TOWERS
         if not (draft.towers or (draft.frozen_tower and trains)):
             message = f"{shown(draft.model)} is planned without its tower of images: {found}"

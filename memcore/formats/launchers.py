@@ -18,6 +18,7 @@ PROCESSES = {
 
 STARTS = (  # which take every GPU that they see
     *("deepspeed", "accelerate", "llamafactory-cli", "llama-server", "llama-cli", "llama-bench"),
+    "llama.cpp",  # an image of it
 )
 
 
@@ -65,7 +66,7 @@ def seen(commands: Sequence[Sequence[str]]) -> int:
     0 otherwise."""
     words = [word for command in commands for word in command]
     found = [word.partition("=")[2] for word in words if word.startswith("CUDA_VISIBLE_DEVICES=")]
-    starts = any(word.rpartition("/")[2] in STARTS for word in words)
+    starts = any(word.rpartition("/")[2].partition(":")[0] in STARTS for word in words)
     devices = found[-1].strip("'\"").split(",") if found else []
     takes = starts or len(devices) == 1  # one is all that any program has
     return len(devices) if takes and devices and devices[0][:1].isdecimal() else 0

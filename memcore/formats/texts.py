@@ -385,10 +385,28 @@ def _commands(text: Text) -> tuple[tuple[str, ...], ...]:
         return ()
     if built := _of_dockerfile(text.content):
         return tuple(built)
+    if re.search(r"^macros:[ \t]*$", text.content, re.MULTILINE) and "cmd:" in text.content:
+        return _script(_with_macros(text), {})
     manifest = any(word in text.content for word in ("image", "modelFormat", '"args"'))
     containers = _containers(_documents(text.content)) if manifest else []
     found = [command for each in containers for command in _of_container(each)]
     return tuple(found[:MAX_COMMANDS]) or (*_of_python(text.content), *_script(text.content, {}))
+
+
+def _with_macros(text: Text) -> str:
+    """A file of llama-swap with its macros put in, each ${name} of its commands."""
+    macros = (text.document or {}).get("macros")
+    pairs = macros.items() if isinstance(macros, Mapping) else ()
+    given = {str(name): str(value) for name, value in pairs}
+    left = MAX_PUT_IN
+
+    def value(found: re.Match[str]) -> str:
+        nonlocal left
+        put = " ".join(given.get(found[1], found[0]).split())
+        left -= len(put)
+        return put if left >= 0 else found[0]
+
+    return re.sub(r"\$\{([\w-]{1,80})\}", value, text.content)
 
 
 _FROM = re.compile(r"^FROM[ \t]+(?:--\S+[ \t]+)?(\S+)", re.MULTILINE | re.IGNORECASE)
@@ -694,11 +712,13 @@ def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
     others = shlex.join(words)  # which a script of `bash -c` has as its own
     inner = [re.sub(r'"?\$@"?', lambda _: others, text) for text in scripts]
     commands = [command for text in inner for command in _script(text, variables)]
-    ours = (f"{key}={value}" for key, value in variables.items() if key.startswith(_OF_ENGINES))
+    given = {key: value for key, value in variables.items() if key.startswith(_OF_ENGINES)}
+    ours = (f"{key}={_expanded(value, {})}" for key, value in given.items())
     return [*([(*ours, image, *words)] if words else ()), *commands]
 
 
-_OF_ENGINES = ("VLLM_", "SGLANG_")  # what variables begin with that servers go by
+# What variables begin with that servers go by.
+_OF_ENGINES = ("VLLM_", "SGLANG_", "CUDA_VISIBLE_DEVICES")
 
 
 def _of_environment(image: str, variables: Mapping[str, str]) -> list[str]:

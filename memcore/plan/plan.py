@@ -144,6 +144,8 @@ class Plan(Section):
         word, said = self.serve.weight_dtype, self.architecture.quantization
         if self.engine == engines.LLAMA_CPP and self.weight_dtype == "mxfp4":
             return stored.GGUF_MXFP4
+        if self.engine == engines.LLAMA_CPP and said and said.word == "mxfp4":
+            return stored.around_mxfp4(stored.WEIGHT_DTYPES[word])
         if word == stored.AS_PUBLISHED:
             return said.dtype if said else stored.WEIGHT_DTYPES["bf16"]
         return stored.WEIGHT_DTYPES[word]

@@ -95,6 +95,8 @@ def types(
         by = dtype.dynamic.states if model.recurrence else dtype.dynamic.usual
         of_mixture = types(replace(dtype, dynamic=None), model, p, layers, row)
         return {of_bits(bits(kind) * by): n for kind, n in of_mixture.items()}
+    if what == EXPERTS and dtype.experts:
+        return {dtype.experts: sum(1 for _ in layers)}
     if dtype.recipe in RECIPES:
         if what in (HEAD, EMBEDDING):
             return {_of_tokens(dtype, model, what, row): 1}
@@ -111,7 +113,7 @@ def types(
         inner = what in (MLP, EXPERTS)
         found = (dtype.matrices if inner and i not in ends else dtype.compute for i in layers)
         return dict(Counter(found))
-    return {(what == EXPERTS and dtype.experts) or dtype.matrices: sum(1 for _ in layers)}
+    return {dtype.matrices: sum(1 for _ in layers)}
 
 
 @kept

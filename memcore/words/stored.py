@@ -308,6 +308,13 @@ GGUF_MXFP4 = WeightDtype(
     rest="fp32",
 )
 
+
+def around_mxfp4(dtype: WeightDtype) -> WeightDtype:
+    """Files of a model that is published in MXFP4: its experts stay so in every one, as those of
+    gpt-oss by unsloth and bartowski have them."""
+    return replace(dtype, experts="mxfp4", dynamic=None)
+
+
 AS_PUBLISHED = "auto"
 SERVED_DTYPES: dict[str, Word] = {
     AS_PUBLISHED: Word(

@@ -138,6 +138,9 @@ def serving_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
         elif getattr(s, name) and plan.serving_tp > 1:
             why = f"with the CPU layers are shared out, not cut over {plan.serving_tp:,} GPUs"
             yield broken(path, why, {path: 0}, {"serve.tp": 1})
+    if s.gpu_layers == 1 and not other:
+        why = "one is the output alone: no layer with its cache would be the GPU's"
+        yield broken("serve.gpu_layers", why, *to("serve.gpu_layers", 2, 0))
     if model is not None and (model.recurrence or model.encoder_decoder):
         why = "layers with a state, and encoders, have no prefix cache here"
         yield from only(plan, "serve.prefix_hits", [0.0], why)

@@ -95,6 +95,9 @@ def read(content: str, draft: Draft) -> None:
             draft.otherwise(path, value, key)
         if "use_gradient_checkpointing" not in said:
             draft.otherwise(*OFFLOADED)
+        draft.put("train.adapter_dtype", "fp32", "Unsloth's get_peft_model")
+    if re.search(r"^\s*\w+ = prepare_model_for_kbit_training\(", content, re.MULTILINE):
+        draft.put("train.unquantized_dtype", "fp32", "prepare_model_for_kbit_training")
     if said.pop(STORED, False):
         said["dtype"] = AUTO
         draft.leave("from_pretrained", AS_STORED)

@@ -149,6 +149,15 @@ DEFAULTS: dict[str, dict[str, tuple[Any, str]]] = {
     },
 }
 DEFAULTS |= {program: DEFAULTS[""] | own for program, own in DEFAULTS.items() if program}
+DTYPES = ("torch_dtype", "dtype", "model_dtype")  # of the weights as they are loaded
+# TRL casts the adapters of a quantized model to bf16 and leaves the rest as it was loaded, in fp32
+# unless told (trl 1.16, sft_trainer.py and its kin, model_config.py); its experimental trainers of
+# ORPO and CPO, which have these, call PEFT's prepare_model_for_kbit_training.
+OLDER_TRL = (
+    "is as loaded under TRL 1.16; older versions call PEFT's prepare_model_for_kbit_training: set "
+    "it to fp32, and train.adapter_dtype, for them"
+)
+OF_PEFT = {"cpo_alpha", "simpo_gamma", "disable_dropout_in_orpo"}
 TUNERS = ("lora", "qlora", "full", "freeze", "none", "")  # words of an adapter, or of none
 # Adapters: rank, dropout and targets of each; PEFT's own are a rank of 8 and no dropout.
 DOUBLE = "bnb_4bit_use_double_quant"
@@ -742,6 +751,14 @@ def _adapter(program: str, keys: Keys, draft: Draft) -> str:
     rank, dropout, everywhere = ADAPTERS[program]
     draft.otherwise("train.lora_rank", rank, keys.named("lora_r", "lora_rank"))
     draft.otherwise("train.lora_dropout", dropout, keys.written("lora_dropout"))
+    by_trl = program == TRL and "train.adapter_dtype" not in draft.fields
+    if by_trl and (four or eight) and not keys.values.keys() & OF_PEFT:
+        draft.put("train.adapter_dtype", "base", "TRL's adapters of a quantized model", "bf16")
+        loaded = str(next((keys.values[n] for n in DTYPES if n in keys.values), "float32"))
+        wide = "fp32" if loaded.rpartition(".")[2] == "float32" else "base"
+        draft.put("train.unquantized_dtype", wide, "dtype", loaded)
+        if draft.fields["train.unquantized_dtype"] == "base":
+            draft.leave("train.unquantized_dtype", OLDER_TRL)
     draft.otherwise("train.adapter_dtype", "fp32", "autocast_adapter_dtype")
     if "train.lora_modules" not in draft.fields:
         draft.otherwise("train.lora_targets", everywhere or "attention", key)
@@ -790,12 +807,11 @@ def _sharded(keys: Keys, draft: Draft) -> None:
 
 def _precision(program: str, keys: Keys, draft: Draft, adapter: str) -> None:
     """Which dtype the weights have, and the arithmetic."""
-    named = ("torch_dtype", "dtype", "model_dtype")
-    as_stored = any(str(keys.values.get(name)) == AUTO for name in named)
-    dtype = str(keys.one(*named) or "").lower()
+    as_stored = any(str(keys.values.get(name)) == AUTO for name in DTYPES)
+    dtype = str(keys.one(*DTYPES) or "").lower()
     loaded = HALVES.get(dtype, "bf16" if as_stored else "")
     if dtype and dtype not in (*HALVES, "float32", "fp32", "torch.float32", "float"):
-        draft.leave(keys.named(*named), f"{shown(dtype)} is no dtype that is read here")
+        draft.leave(keys.named(*DTYPES), f"{shown(dtype)} is no dtype that is read here")
     pure = keys.on("pure_bf16") or keys.take("bfloat16") is not None
     # Whose weights stay in the dtype that it computes in (LLaMA-Factory: model/adapter.py).
     pure = pure or (program == FACTORY and flag(keys.values.get("use_badam") or False))
@@ -818,5 +834,5 @@ def _precision(program: str, keys: Keys, draft: Draft, adapter: str) -> None:
         precision = f"{half}-pure"
     else:
         precision = mixed(half, sharded=False)
-    key = keys.named("bf16", "fp16", "bfloat16", *named)
+    key = keys.named("bf16", "fp16", "bfloat16", *DTYPES)
     draft.put("train.precision", precision, key, half)

@@ -11,7 +11,7 @@ is -ngl).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memcore.errors import PlanError
@@ -24,6 +24,7 @@ MARGIN = GiB  # of each GPU stays free: --fit-target
 LAYER, NONE, ROW, TENSOR = "layer", "none", "row", "tensor"  # --split-mode
 OLLAMA, LLAMA = "Ollama", "--fit"
 TIERS = ((47 * GiB, 262_144), (23 * GiB, 32_768), (0, 4096))  # Ollama's context by GPU memory
+MOST_SHARE = 1e6  # of a part of --tensor-split that is taken for one
 MOST_PATTERN = 200  # characters of a pattern that is read
 NESTED = re.compile(r"[+*}?]\)\s*[+*{]")  # repeats repeats: it may take forever
 EXPERT_TENSORS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
@@ -54,6 +55,19 @@ def share_out(mode: str, devices: int) -> Callable[[Draft, Around], None]:
                 draft.leave("--split-mode", why)
 
     return decide
+
+
+def unequal(parts: Sequence[str]) -> str:
+    """Why a split of layers into such parts is not planned, and by how much the fullest differs."""
+    why = f"{','.join(parts)}: equal parts of it are planned"
+    try:
+        shares = [share for part in parts if 0 < (share := float(part)) < MOST_SHARE]
+        most = max(shares) / sum(shares)
+    except (ValueError, ZeroDivisionError):
+        return why
+    return (
+        f"{why}; the fullest GPU has {most:.0%} of the layers, {most * len(shares):.2f} times that"
+    )
 
 
 def layers_on_gpu(asked: int, key: str) -> Callable[[Draft, Around], None]:

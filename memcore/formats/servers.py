@@ -714,7 +714,7 @@ def _llama(keys: Keys, draft: Draft) -> None:
     devices = [d for d in str(keys.one("dev", "device") or "").split(",") if d and d != "none"]
     parts = [p for p in re.split(r"[,/]", str(keys.one("ts", "tensor_split") or "")) if p]
     if len({*parts} - {"0"}) > 1:
-        draft.leave("-ts, --tensor-split", f"{','.join(parts)}: equal parts of it are planned")
+        draft.leave("-ts, --tensor-split", placement.unequal(parts))
     parts = [p for p in parts if p != "0"]
     keys.one("sm", "split_mode")  # whose 'none' is a word of its own
     said_mode = keys.values.get("sm") or keys.values.get("split_mode")

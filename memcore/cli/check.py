@@ -21,7 +21,15 @@ from memcore.cli.arguments import (
 )
 from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import BAD_INPUT, CHECKED, WORST, json_text, printable
-from memcore.cli.reading import config_called, is_name, model_asked, plan_in, plan_of, read
+from memcore.cli.reading import (
+    MAX_TEXT_BYTES,
+    config_called,
+    is_name,
+    model_asked,
+    plan_in,
+    plan_of,
+    read,
+)
 from memcore.errors import PlanError, fault, refusal, shown_path
 from memcore.report import fields_but
 from memcore.units import GiB, bytes_text
@@ -200,7 +208,7 @@ def _plan_in(
         return _elsewhere(plan_in(file), args), None
     if os.path.isdir(file) and not os.path.exists(os.path.join(file, "config.json")):
         raise refusal("", "is a folder, and no file in it describes a job")
-    data = read(file)
+    data = read(file, MAX_TEXT_BYTES)
     try:
         text = text_of(name, data)
     except PlanError:
@@ -211,7 +219,7 @@ def _plan_in(
     found = read_files([text], config_of=config_called, **on)
     near = [path for want in found.wants if (path := beside.get(os.path.basename(want)))]
     if near:
-        more = [text_of(os.path.basename(path), read(path)) for path in near]
+        more = [text_of(os.path.basename(path), read(path, MAX_TEXT_BYTES)) for path in near]
         found = read_files([text, *more], config_of=config_called, **on)
     return found.plan, found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from memcore.formats import hub, torchtitan
@@ -20,6 +20,7 @@ from memcore.plan.plan import Plan
 CALLED = "()"  # the key of what was called, and of its arguments by place
 PLACED = "(*)"
 MAX_DEPTH = 12
+MAX_VALUES = 50_000  # of all functions of a module, those that they call each time; most have 5,000
 _SUMS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -45,7 +46,10 @@ def runs(content: str) -> dict[str, Mapping[str, Any]]:
         return {}
     tree = module(content)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    found = {name: _returned(node, functions, 0) for name, node in functions.items()}
+    left = iter(range(MAX_VALUES))
+    found = {name: _returned(node, functions, left, 0) for name, node in functions.items()}
+    if next(left, None) is None:
+        return {}  # what was read of them may lack anything
     return {
         name: _document(name, run)
         for name, run in found.items()
@@ -67,43 +71,50 @@ def read(content: str, draft: Draft) -> None:
     draft.chosen(chosen, "run", known)
 
 
-def _returned(node: ast.FunctionDef, functions: Mapping[str, Any], depth: int) -> Any:
+def _returned(
+    node: ast.FunctionDef, functions: Mapping[str, Any], left: Iterator[int], depth: int
+) -> Any:
     """What a function returns, as far as constants say it."""
     if depth > MAX_DEPTH or node.args.args:
         return None
     names: dict[str, Any] = {}
     for line in node.body:
         if isinstance(line, ast.Return) and line.value is not None:
-            return _value(line.value, names, functions, depth)
+            return _value(line.value, names, functions, left, depth)
         if isinstance(line, ast.Assign) and len(line.targets) == 1:
-            value, target = _value(line.value, names, functions, depth), line.targets[0]
+            value, target = _value(line.value, names, functions, left, depth), line.targets[0]
             if isinstance(target, ast.Name):
                 names[target.id] = value
             elif isinstance(target, ast.Attribute):
-                owner = _value(target.value, names, functions, depth)
+                owner = _value(target.value, names, functions, left, depth)
                 if isinstance(owner, dict):
                     owner[target.attr] = value
     return None
 
 
 def _value(
-    node: ast.expr, names: Mapping[str, Any], functions: Mapping[str, Any], depth: int
+    node: ast.expr,
+    names: Mapping[str, Any],
+    functions: Mapping[str, Any],
+    left: Iterator[int],
+    depth: int,
 ) -> Any:
-    """A constant, what a name stands for, or a call's arguments; None for all else."""
-    if depth > MAX_DEPTH:
+    """A constant, what a name stands for, or a call's arguments; None for all else. `left`: one is
+    taken for each expression, and where none is left nothing is read."""
+    if depth > MAX_DEPTH or next(left, None) is None:
         return None
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):
         return names.get(node.id)
     if isinstance(node, ast.List):
-        return [_value(each, names, functions, depth + 1) for each in node.elts]
+        return [_value(each, names, functions, left, depth + 1) for each in node.elts]
     if isinstance(node, ast.BinOp) and type(node.op) in _SUMS:
-        pair = [_value(each, names, functions, depth + 1) for each in (node.left, node.right)]
+        pair = [_value(each, names, functions, left, depth + 1) for each in (node.left, node.right)]
         small = all(isinstance(each, int) and abs(each) < 10**12 for each in pair)
         return _SUMS[type(node.op)](*pair) if small else None
     if isinstance(node, ast.Attribute):
-        owner = _value(node.value, names, functions, depth + 1)
+        owner = _value(node.value, names, functions, left, depth + 1)
         if isinstance(owner, dict):
             return owner.setdefault(node.attr, {})
         return None
@@ -111,9 +122,11 @@ def _value(
         return None
     called = ast.unparse(node.func)
     if called in functions and not node.args and not node.keywords:
-        return _returned(functions[called], functions, depth + 1)
-    given = {k.arg: _value(k.value, names, functions, depth + 1) for k in node.keywords if k.arg}
-    placed = [_value(each, names, functions, depth + 1) for each in node.args]
+        return _returned(functions[called], functions, left, depth + 1)
+    given = {
+        k.arg: _value(k.value, names, functions, left, depth + 1) for k in node.keywords if k.arg
+    }
+    placed = [_value(each, names, functions, left, depth + 1) for each in node.args]
     return {CALLED: called, PLACED: placed, **given}
 
 

@@ -377,7 +377,8 @@ def _toml(content: str) -> Any:
     return tomllib.loads(content)
 
 
-_DOTTED = re.compile(r"(?:[\w\"'-]{1,80}[ \t]*+\.[ \t]*+){24}")
+# A key of so many parts; looked for from its dots on, of which a text has fewer than words.
+_DOTTED = re.compile(r"""(?:\.[ \t]*+(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+){24}""")
 
 
 def _commands(text: Text) -> tuple[tuple[str, ...], ...]:

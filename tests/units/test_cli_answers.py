@@ -97,6 +97,15 @@ def test_a_name_cannot_break_out_of_an_error_line(memplan, tmp_path):
     assert "a%2Cb%25%3Ac.json,title=" in line
 
 
+def test_check_reads_a_long_log_to_its_end(memplan, tmp_path):
+    said = "CUDA out of memory. Tried to allocate 2.00 GiB"
+    (tmp_path / "run.log").write_text("step 1\n" * 700_000 + said)
+    ran = memplan("check", tmp_path / "run.log")
+    assert ran.status == 2
+    assert "give the files of its job beside it" in ran.out
+    assert "2.00 GiB" in ran.out
+
+
 def test_check_of_a_folder_judges_its_jobs(memplan, tmp_path):
     job = "model_name_or_path: Qwen/Qwen3-0.6B\nper_device_train_batch_size: 1\nmax_length: 128\n"
     (tmp_path / "deep").mkdir()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from memcore.errors import PlanError
-from memcore.formats import Text, machines, read_files
+from memcore.formats import Text, machines, read_files, registry
 from memcore.formats.benches import is_bench
 from memcore.formats.failures import failure
 from memcore.formats.profile import held_of
@@ -86,3 +86,15 @@ def test_what_a_long_log_says_of_memory_is_read_wherever_it_stands(before: int) 
     found = failure("step 1\n" * (before // 7) + said + "step 1\n" * 100_000)
     assert found is not None
     assert found.asked == 2 * 2**30
+
+
+@pytest.mark.parametrize("calls", [5, 6, 40])
+def test_functions_that_call_each_other_are_evaluated_only_so_often(calls: int) -> None:
+    """Each calls the one before ten times; of a module that would take too long none is read."""
+    called = "".join(
+        f"def f{n}():\n" + f"    a = f{n - 1}()\n" * 9 + f"    return f{n - 1}()\n"
+        for n in range(1, calls)
+    )
+    content = f"def f0():\n    return Trainer.Config()\n{called}"
+    assert len(registry.runs(content)) == (calls if calls <= 5 else 0)
+    assert seconds(registry.runs, content, 1) < 1

@@ -182,5 +182,6 @@ READ: dict[str, Callable[[Any], tuple[str, Any]]] = {  # by the kind of element
     "selectbox": _selectbox,
     "number_input": _plain("double_value"),
     "text_input": _plain("string_value"),
+    "text_area": _plain("string_value"),
     "checkbox": _plain("bool_value"),
 }

@@ -1,0 +1,135 @@
+"""A long text that one person pastes, beside another person who moves a slider; and one that is too
+long, which is told."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from urllib.parse import parse_qs
+
+import pytest
+import reading
+from playwright.sync_api import Locator, Page, expect
+from protocol import Tab
+
+import rig
+from memcore.formats.texts import MAX_CHARACTERS, MAX_SCRIPT
+from memcore.plan.link import decode
+
+pytestmark = pytest.mark.long
+Open = Callable[..., Page]
+LENGTH = 199_000
+ANSWERED = 500  # milliseconds at most from a key press to the page that says the new plan
+# What is pasted over and over. Of several tries the quickest counts: a busy machine makes any one
+# longer, and a text that is read for long makes all of them so.
+PASTED = ("x", "[", 'x" ')
+
+# From the key press on: when the page says another plan, in its address and in its figures. Times
+# are those of the clock, which all pages of a machine share.
+ANSWERS = """() => {
+  const figures = () => [...document.querySelectorAll('[class*="st-key-why_memory"]')]
+    .map(each => each.innerText).join();
+  const before = figures(), address = location.search;
+  window.answer = new Promise(done => addEventListener('keydown', () => {
+    const pressed = Date.now();
+    const look = setInterval(() => {
+      if (location.search === address || figures() === before) return;
+      clearInterval(look);
+      done([pressed, Date.now()]);
+    }, 5);
+  }, {capture: true, once: true}));
+}"""
+TELLS = """() => {
+  const alerts = () => [...document.querySelectorAll('[data-testid="stAlert"]')]
+    .map(each => each.innerText).join();
+  const before = alerts();
+  window.told = new Promise(done => {
+    const look = setInterval(() => {
+      if (alerts() === before) return;
+      clearInterval(look);
+      done(Date.now());
+    }, 5);
+  });
+}"""
+
+
+def pasted(page: Page, text: str) -> Locator:
+    """The box for a text, with this one in it, which is not yet read."""
+    box = page.locator(".st-key-config_text textarea")
+    if not box.is_visible():
+        page.get_by_text("Your own files").click()
+    box.fill(text)
+    return box
+
+
+def pressed(page: Page, before: Callable[[], None] = lambda: None) -> tuple[int, int]:
+    """When a key was pressed on the slider, right after what is done before, and when the page said
+    the new plan, in milliseconds of the clock."""
+    page.locator('.st-key-train_micro_batch input[type="range"]').first.focus()
+    page.evaluate(ANSWERS)
+    before()
+    page.keyboard.press("ArrowRight")
+    at, answered = page.evaluate("answer")
+    reading.agrees(page)
+    return at, answered
+
+
+def test_another_person_is_answered_while_a_long_text_is_read(open_app: Open) -> None:
+    """As quickly as a person is answered; where the machine is so busy that it takes a person alone
+    as long, in twice that time."""
+    other = open_app("/", fresh=True)
+    reading.agrees(other)
+    alone, beside = [], []
+    for repeated in PASTED:
+        at, answered = pressed(other)
+        alone.append(answered - at)
+        mine = open_app("/")
+        box = pasted(mine, (repeated * LENGTH)[:LENGTH])
+        mine.evaluate(TELLS)
+        read = functools.partial(box.press, "Control+Enter")
+        at, answered = pressed(other, read)
+        told = mine.evaluate("told")
+        if at < told:
+            beside.append(answered - at)
+    assert beside, "each text was read before the key was pressed"
+    assert min(beside) <= max(ANSWERED, 2 * min(alone))
+
+
+@pytest.mark.parametrize("repeated", ["x", "7", "[", "x.", 'x" '])
+def test_a_server_answers_another_tab_while_it_reads(server: rig.Server, repeated: str) -> None:
+    in_time = []
+    with Tab(server.url, "mb=3") as other, Tab(server.url, "mb=5") as mine:
+        for tab in (other, mine):
+            tab.send()
+            tab.listen()
+        for turn in range(3):
+            mine.choose("or paste it", (repeated * LENGTH)[: LENGTH - turn])
+            other.choose("Micro-batch (sequences)", str(4 + turn))
+            mine.send()
+            other.send()
+            in_time.append(other.listen(until=time.monotonic() + ANSWERED / 1000))
+            if not in_time[-1]:
+                other.listen()
+            mine.listen()
+            assert decode(parse_qs(other.query))[0].train.micro_batch == 4 + turn
+    assert any(in_time)
+
+
+@pytest.mark.parametrize(
+    ("length", "most"), [(MAX_SCRIPT + 1, MAX_SCRIPT), (MAX_CHARACTERS + 1, MAX_CHARACTERS)]
+)
+def test_a_text_that_is_too_long_is_told(
+    open_app: Open, keep_screenshot: Callable[[Page, str], None], length: int, most: int
+) -> None:
+    page = open_app("/?mb=2")
+    reading.agrees(page)
+    plan = reading.addressed(page)
+    pasted(page, "x" * length).press("Control+Enter")
+    said = page.locator('[data-testid="stAlert"]').first
+    expect(said).to_contain_text("what was pasted")
+    expect(said).to_contain_text(f"has {length:,} characters")
+    expect(said).to_contain_text(f"at most {most:,}")
+    keep_screenshot(page, f"a text of {length} characters")
+    reading.agrees(page)
+    assert reading.addressed(page) == plan

@@ -133,7 +133,7 @@ def names(value: Any) -> list[str]:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json.loads(value.replace("'", '"'))
-        except ValueError:
+        except (ValueError, RecursionError):
             value = value.strip("[] ")
     if isinstance(value, str):
         value = value.replace(",", " ").split()

@@ -622,7 +622,7 @@ def _vllm(keys: Keys, draft: Draft) -> None:
     if text is not None or any(key.startswith("speculative_config.") for key in keys.values):
         try:
             given = text if isinstance(text, Mapping) else json.loads(str(text).replace("'", '"'))
-        except ValueError:
+        except (ValueError, RecursionError):
             given = {}
         apart = {
             key: keys.take(f"speculative_config.{key}")

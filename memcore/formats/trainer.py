@@ -765,12 +765,17 @@ def _adapter(program: str, keys: Keys, draft: Draft) -> str:
     return adapter
 
 
+MOST_PATTERN = 2_000  # characters of a pattern, which is looked through from each of them on
+
+
 def _expanded(pattern: str) -> list[str]:
     """The names that a pattern of PEFT's ends with: of r'.*(self_attn|mlp).(q|v|up)_proj' q_proj,
     v_proj and up_proj. Nothing of it is run."""
     last = pattern.rstrip("$").replace("\\.", ".").replace("?:", "")
+    if "(" not in pattern or len(last) > MOST_PATTERN:
+        return names(pattern)
     found = re.search(r"((?:\w|\([\w|]+\))+)\)?$", last)
-    if "(" not in pattern or found is None:
+    if found is None:
         return names(pattern)
     pieces = [piece.strip("()").split("|") for piece in re.findall(r"\([^()]*\)|\w+", found[1])]
     return ["".join(parts) for parts in itertools.islice(itertools.product(*pieces), 64)]

@@ -2,74 +2,85 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 
 import pytest
+import strangers
 
 from memcore.errors import PlanError
-from memcore.formats import Text, machines, read_files, registry
-from memcore.formats.benches import is_bench
+from memcore.formats import Text, read_files, registry
 from memcore.formats.failures import failure
-from memcore.formats.profile import held_of
+from memcore.formats.reading import DOCUMENTS
 from memcore.formats.texts import MAX_JSON, MAX_SCRIPT
-from memcore.stream.lengths import read_lengths
 
-READERS: dict[str, Callable[[str], object]] = {
-    "read": lambda text: read_files([Text("t", text)], otherwise="qwen3-8b"),
-    "json": lambda text: read_files([Text("t.json", text)], otherwise="qwen3-8b"),
-    "GPU": machines.asked,
-    "benchmark": is_bench,
-    "held": lambda text: held_of(text.encode()),
-    "lengths": lambda text: read_lengths(text.encode()),
-}
-# What a text begins with, and what is repeated after it.
-TEXTS = {
-    "letters": ("", "x"),
-    "digits": ("", "7"),
-    "blanks": ("", " "),
-    "brackets": ("", "["),
-    "braces": ("", "{"),
-    "quotes": ("", '"'),
-    "escaped quotes": ("", '\\"'),
-    "base64url": ("", "QmFzZTY0X3VybC1zYWZl"),
-    "comments": ("", "/* "),
-    "signs": ("", "# "),
-    "an option": ("vllm serve m --x ", "7"),
-    "out of memory": ("CUDA out of memory. ", "7"),
-    "a command's output": ("x=$(", "x"),
-    "interpolated": ("x: ", "${x}"),
-    "a sum": ("import vllm\nx = ", "--x "),
-    "a Modelfile": ("FROM x\nPARAMETER num_ctx 7", " "),
-    "variables": ("X=" + "x" * 9_000 + "\n", "$X "),
-}
-FLOOR = 0.05  # seconds of a processor below which a ratio says nothing
+FLOOR = 0.2  # seconds of a processor below which a ratio says nothing
+MOST = 1.0  # seconds, at any length
+TRIES = 4
+SHORT = 20_000  # characters of the texts that each run tries; a quadratic pattern takes seconds
 
 
-def seconds(read: Callable[[str], object], text: str, most: float) -> float:
-    """The least that one of some tries takes of a processor."""
+def seconds(read: Callable[[str], object], content: str, most: float) -> float:
+    """The least that one of some tries takes of a processor, of texts that are one character
+    shorter each: what was read once is remembered."""
     least = float("inf")
-    for _ in range(4):
+    for turn in range(TRIES):
+        text = content[: len(content) - turn]
         start = time.process_time()
-        with contextlib.suppress(PlanError):
-            read(text)
+        strangers.tried(read, text)
         least = min(least, time.process_time() - start)
         if least < most:
             break
     return least
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("kind", TEXTS)
-def test_twice_the_text_takes_twice_the_time(kind: str, reader: str) -> None:
-    head, repeated = TEXTS[kind]
-    texts = [(head + repeated * size)[:size] for size in (MAX_SCRIPT // 2, MAX_SCRIPT, 1_000_000)]
-    once = seconds(READERS[reader], texts[0], FLOOR)
-    twice = seconds(READERS[reader], texts[1], max(FLOOR, 2.5 * once))
-    assert twice < 1
-    assert twice <= max(FLOOR, 2.5 * once)
-    assert seconds(READERS[reader], texts[2], 1) < 1
+def is_linear(reader: str, kind: str, length: int) -> None:
+    """Have a text read, and one of half its length where it takes long enough to compare."""
+    read = strangers.READERS[reader]
+    twice = seconds(read, strangers.text(kind, length), FLOOR)
+    assert twice < MOST, f"{reader} of {length:,} {kind}: {twice:.2f} s"
+    if twice > FLOOR:
+        once = seconds(read, strangers.text(kind, length // 2), twice / 2.5)
+        assert twice <= max(FLOOR, 2.5 * once), f"{reader} of {kind}: {once:.2f}, {twice:.2f} s"
+
+
+# The commands and the names of files read alike what one of them reads; the others are long.
+ALIKE = ("a file t.", "a notebook", "a file M", "memplan ", "config.json")
+
+
+@pytest.mark.parametrize("reader", [r for r in strangers.READERS if not r.startswith(ALIKE)])
+def test_a_text_is_read_in_time_that_grows_as_its_length_does(reader: str) -> None:
+    strangers.tried(strangers.READERS[reader], "x")  # its tables are read once
+    for kind in strangers.TEXTS:
+        is_linear(reader, kind, SHORT)
+
+
+@pytest.mark.parametrize("reader", [r for r in strangers.READERS if r.startswith(ALIKE)])
+def test_a_file_is_read_in_that_time_whatever_it_is_called(reader: str) -> None:
+    strangers.tried(strangers.READERS[reader], "x")
+    for kind in strangers.CLASSES:
+        is_linear(reader, kind, SHORT // 4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("length", [MAX_SCRIPT, 1_000_000])
+@pytest.mark.parametrize("reader", strangers.READERS)
+def test_a_long_text_is_read_in_that_time_too(reader: str, length: int) -> None:
+    strangers.tried(strangers.READERS[reader], "x")
+    for kind in strangers.TEXTS:
+        is_linear(reader, kind, length)
+
+
+def test_each_program_has_a_document_that_is_its_own() -> None:
+    """Else its reader would not be tried."""
+    for name, recognise, _ in DOCUMENTS:
+        assert recognise(strangers.DOCUMENTS_OF[name]), name
+
+
+def test_a_value_that_is_nested_deep_is_told() -> None:
+    deep = "[" * 20_000
+    text = Text("t.yaml", f"model: Qwen/Qwen3-8B\ntrain_type: lora\ntarget_modules: '{deep}'\n")
+    assert read_files([text]).plan.model == "qwen3-8b"
 
 
 def test_a_text_over_its_bound_is_refused_with_the_bound() -> None:

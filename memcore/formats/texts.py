@@ -56,6 +56,7 @@ _VARIABLE = re.compile(
 _SUM = re.compile(r"\$\(\(([\w\s+*/%()$-]{1,100})\)\)")
 _MAGIC = re.compile(r"^([ \t]*)[%!](?=\S).*$", re.MULTILINE)  # of a notebook: !pip, %cd
 _USED = re.compile(r"(?<=\s)(--[A-Za-z][\w-]*)[ =][\"']?\$\{?([A-Za-z_]\w*)")
+_SERVED = re.compile(r"\bserve[ \t]+[\"']?\$\{?([A-Za-z_]\w*)")
 _WIDE = re.compile(r"[ \t]{100,}")  # no indentation, and long to look through
 _SET = re.compile(r"[A-Za-z_]\w*\+?=(?:\(| ?-)")  # a variable set to options: no command
 _OF_SHELL = re.compile(r"\s*(?:/bin/)?(?:ba|z)?sh\s+-\w*c\s+(['\"])(.*)\1\s*", re.DOTALL)
@@ -508,6 +509,8 @@ def several(text: Text) -> dict[str, tuple[str, ...]]:
     used: dict[str, list[str]] = {}
     for option, name in _USED.findall(content):
         used.setdefault(name, []).append(option)
+    for name in _SERVED.findall(content):
+        used.setdefault(name, []).append("model")
     options: dict[str, tuple[str, ...]] = {}
     for name, values in found.items():
         texts = tuple(filter(None, values))
@@ -544,10 +547,15 @@ def _continued(content: str) -> str:
     content = re.sub(r"^[ \t]*!(?=\S)", "", content, flags=re.MULTILINE)  # a notebook's commands
     content = "\n".join(map(_without_comment, content.split("\n")))
     content = _taken(_OTHERWISE.sub(_without_quotes, content))
+    content = _IN_A_ROW.sub(lambda found: found[0].replace(";", "\n"), content)
     content = _BRANCHES.sub("\n", content)
     return _OPTIONS.sub(" ", _CONTINUED.sub(" ", content))
 
 
+# Variables that one line sets, before the last of them.
+_IN_A_ROW = re.compile(
+    r"^[ \t]*+(?:[A-Za-z_]\w{0,80}=[^\s;\"'()#`]*+;[ \t]*+)++(?=[A-Za-z_]\w{0,80}=)", re.MULTILINE
+)
 # What a branch on one line has before a variable that it sets: `then`, `else`, a label of `case`.
 _BRANCHES = re.compile(
     r"(?:(?<=[;\s])(?:then|else)[ \t]++|^[ \t]*+[\w*?|.\"'-]{1,80}\)[ \t]++)"

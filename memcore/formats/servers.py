@@ -701,10 +701,12 @@ def _llama(keys: Keys, draft: Draft) -> None:
     draft.put("serve.concurrency", slots, "--parallel", slots)
     if keys.one("np", "parallel") is None:  # slots that share the context (tools/server/server.cpp)
         draft.put("serve.max_num_seqs", 4, "--parallel", "not said: 4 slots")
-    whole_context = draft.count(keys, "c", "ctx_size")
+    context = keys.one("c", "ctx_size")
+    unset = str(context).startswith(UNSET)
+    whole_context = 0 if unset else draft.count(keys, "c", "ctx_size")
     if whole_context:
         draft.put("serve.max_seq_len", whole_context // slots, "--ctx-size", whole_context)
-    elif (context := keys.one("c", "ctx_size")) is not None and str(context) != "0":
+    elif unset:
         draft.leave("--ctx-size", f"{shown(context)} is not set: the context is llama.cpp's own")
     if whole_context:  # the longer context of Qwen's 1M models is all that tells them apart
         draft.model = re.sub(r"[-_]1M(?=[-_.:]|$)", "", draft.model)

@@ -1,6 +1,5 @@
 // Links to the views, each with what the address says of the plan when it is wanted; and files that
 // are dropped anywhere on the page, but on what takes files itself.
-const MOST = 2e6; // bytes of a file that are read: so many are refused already
 const binary = (blob) =>
   new Promise((done) => {
     const reader = new FileReader();
@@ -46,7 +45,7 @@ export default function (component) {
     event.preventDefault();
     const read = async (file) => {
       const pickle = new Uint8Array(await file.slice(0, 1).arrayBuffer())[0] === 0x80;
-      if (!pickle) return [file.name, await file.slice(0, MOST).text()];
+      if (!pickle) return [file.name, file.size > data.most ? "" : await file.text(), "", file.size];
       return [file.name, "", btoa(await binary(file.slice(0, data.held)))];
     };
     setTriggerValue("dropped", await Promise.all(files.map(read)));

@@ -13,6 +13,7 @@ from typing import Any
 
 import streamlit as st
 
+from memcore.formats.texts import MAX_CHARACTERS
 from memcore.plan.keys import LOOK
 from memcore.plan.plan import Plan
 from memcore.units import MiB
@@ -20,6 +21,7 @@ from memcore.words.jobs import RL, SERVE, TRAIN, VIEWS
 
 KEY = "places"
 MOST_HELD = 32 * MiB  # of a memory snapshot that is dropped
+MOST_TEXT = MAX_CHARACTERS  # bytes of another file that is dropped on the page
 ROOT = "/"  # what the first view's name is here: it has none in its address
 
 # Not in a shadow: its look is in why.css, from the start.
@@ -38,10 +40,11 @@ def view(name: str, title: str) -> Any:
 
 
 def draw(
-    places: Mapping[str, Sequence[Any]], here: Any, take: Callable[[list[list[str]]], None] | None
+    places: Mapping[str, Sequence[Any]], here: Any, take: Callable[[list[list[Any]]], None] | None
 ) -> None:
     """The links, above all else. `take`: what is done with files that are dropped on the page, each
-    a name and a text, of a pickle '' and its bytes in base64; None: nothing."""
+    a name, a text and what it has of bytes: of a pickle its first in base64, with no text; of any
+    other '' and how many, and no text where these are more than MOST_TEXT. None: nothing."""
     rows = [[_link(views[0], place, here in views) for place, views in places.items()]]
     inside = next((views for views in places.values() if here in views), ())
     rows.append([_link(view, view.title, view is here) for view in inside if len(inside) > 1])
@@ -51,8 +54,9 @@ def draw(
         if take and files:
             take(files)
 
-    # One byte more is read, which says that there are too many.
-    data = {"rows": rows, "without": LOOK, "drops": take is not None, "held": MOST_HELD + 1}
+    # Of a pickle one byte more is read, which says that there are too many.
+    data = {"rows": rows, "without": LOOK, "drops": take is not None}
+    data |= {"held": MOST_HELD + 1, "most": MOST_TEXT}
     _component(key=KEY, data=data, on_go_change=lambda: None, on_dropped_change=dropped)
 
 

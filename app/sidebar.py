@@ -591,11 +591,15 @@ def _files_dropped() -> None:
     _use_texts([text for text, part, turn in found if turn == last[part]])
 
 
-def dropped(files: Sequence[Sequence[str]]) -> None:
-    """Files that were dropped together on the page, each a name and a text, are of one job. A
-    pickle, whose bytes come beside them in base64, is what a run held."""
-    if pickles := [base64.b64decode(more[0]) for _, _, *more in files if more]:
+def dropped(files: Sequence[Sequence[Any]]) -> None:
+    """Files that were dropped together on the page, as `places.draw` gives them, are of one job. A
+    pickle is what a run held; of a file that is too long only its length is here."""
+    if pickles := [base64.b64decode(held) for _, _, held, *_ in files if held]:
         measured.held(pickles[-1])
+        return
+    if long := [(name, size) for name, _, _, size in files if size > places.MOST_TEXT]:
+        most = f"bytes; read are at most {places.MOST_TEXT:,}"
+        state.use_model(PlanError(Issue(name, f"has {size:,} {most}") for name, size in long))
         return
     try:
         texts = [text_of(name, content.encode()) for name, content, *_ in files]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
 
 from memcore.formats import hub, placement
 from memcore.formats.found import Draft, Keys, positive, word
@@ -34,7 +33,7 @@ def runs(commands: Sequence[Sequence[str]]) -> str:
     """The model that commands run or bring, or ''."""
     for words in commands:
         for at, each in enumerate(words[:-1]):
-            if PurePosixPath(each).name == "ollama" and words[at + 1] in ("run", "pull"):
+            if each.rpartition("/")[2] == "ollama" and words[at + 1] in ("run", "pull"):
                 return next((name for name in words[at + 2 :] if name[:1] != "-"), "")
     return ""
 

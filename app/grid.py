@@ -142,7 +142,7 @@ def draw(
     config = {name: _config(name, column, not i) for i, (name, column) in enumerate(how.items())}
     if use:
         config[USE] = st.column_config.ButtonColumn(
-            " ", on_click=used, key=f"use_{key}", pinned=True
+            USE, on_click=used, key=f"use_{key}", pinned=True
         )
     presses = take and any(row.get(tables.PATH) for row in rows)
     st.dataframe(

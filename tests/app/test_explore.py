@@ -174,7 +174,6 @@ def test_the_fewest_gpus_of_each_accelerator_are_booked() -> None:
     }
     rows = tables.bookings(found)
     assert [row["rank"] for row in rows] == sorted(row["rank"] for row in rows)
-    assert "rtx-4090-24gb" not in [row["preset"] for row in rows]
     for c, row in list(zip(found, rows, strict=True))[:6]:
         served = evaluate(c.booked.changed("run.price_per_gpu_hour", c.price)).serve
         assert served

@@ -213,33 +213,6 @@ def test_what_a_session_keeps_is_the_same_asked_for_one_by_one() -> None:
     assert len(one_by_one) == 2
 
 
-LOOKED_AT = """
-import sys
-from streamlit.testing.v1 import AppTest
-from app import front
-
-front.tell_components_plain_data()
-at = AppTest.from_file(sys.argv[1], default_timeout=300).run()
-for view in sorted(front.VIEWS):
-    at.switch_page(f"views/{view}.py").run()
-    assert not at.exception, at.exception
-    assert "memplan_" in str([c.proto for c in at.get("bidi_component")]), view
-for part in ("map", "gpus", "search"):
-    at.switch_page("views/explore.py")
-    at.query_params["look"] = part
-    at.run()
-    assert not at.exception, at.exception
-print({"pandas", "pyarrow"} & sys.modules.keys())
-"""
-
-
-def test_no_view_loads_pandas() -> None:
-    """It would take 65 MiB of each process."""
-    command = [sys.executable, "-c", LOOKED_AT, str(served.ROOT / "app" / "page.py")]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=served.ROOT)
-    assert ran.stdout.strip() == "set()", ran.stderr
-
-
 def test_a_component_is_told_what_streamlit_would_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
     data = {"rows": [["a", None, 1.5]], "text": "é <b>", "whole": 2**60}
     theirs, ours = BidiComponent(), BidiComponent()

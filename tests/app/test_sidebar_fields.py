@@ -13,7 +13,7 @@ from memcore.plan.keys import FIELDS
 from memcore.plan.link import decode
 from memcore.plan.plan import Plan, facts, get
 
-ON_A_PAGE = {"serve.target_ttft", "serve.target_tpot"}
+ON_A_PAGE = {"job", "serve.target_ttft", "serve.target_tpot"}
 
 
 def test_every_field_is_in_one_group() -> None:

@@ -53,6 +53,7 @@ def _config(k: Keys) -> Model:
     gating = k.config.get("gating", True)
     if not isinstance(gating, (str, bool)) or gating not in GATES:
         k.fail("gating", f"must be true, 'per-head' or 'per-element', not {shown(gating)}")
+        gating = True
     size = k.count("moe_intermediate_size", 512)
     model = with_experts(model, routing(k, "num_experts", 256, 8), size)
     kinds = layer_kinds(k, model.layers, lambda i: False) or ("",) * model.layers
@@ -72,7 +73,7 @@ def _config(k: Keys) -> Model:
         rotary_dim=turned[0],
         rotary_tables=tuple(tables),
         heads_apart=own if sliding else None,
-        traits=replace(model.traits, gates_heads=GATES.get(gating, True)),
+        traits=replace(model.traits, gates_heads=GATES[gating]),
     )
     words = listed(k, "mlp_layer_types", model.layers, SPARSE)
     sparse = words if words is not None else [i > 0 for i in range(model.layers)]

@@ -1373,9 +1373,10 @@ def test_a_script_in_python_is_what_its_calls_say():
     assert (train.adapter, train.lora_rank, train.lora_modules) == ("qlora", 32, "q_proj,v_proj")
     assert (train.optimizer, train.attention) == ("paged-adamw8bit", "flash")
     assert train.checkpointing == "full"  # as TRL does where nobody says it
-    assert not found.left
+    versions = "train.unquantized_dtype"  # differs among versions of TRL, which is told
+    assert [issue.field for issue in found.left] == [versions]
     computed = read(("train.py", SCRIPT.replace("bf16=True", "bf16=has_bf16(), fp16=None")))
-    assert [issue.field for issue in computed.left] == ["bf16"]
+    assert {issue.field for issue in computed.left} == {"bf16", versions}
 
 
 AWARE = "--use-precision-aware-optimizer"

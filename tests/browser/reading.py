@@ -23,6 +23,7 @@ from memcore.units import (
     count_text,
     energy_text,
     gib_text,
+    hours_text,
     money_text,
     seconds_text,
 )
@@ -138,7 +139,7 @@ def whole_run(report: Report) -> list[str]:
     listed = run.cost is None and price is not None
     return [
         seconds_text(run.seconds),
-        f"{run.gpu_hours:,.0f}",
+        hours_text(run.gpu_hours),
         *([money_text(run.cost)] if run.cost is not None else []),
         energy_text(run.energy_joules),
         bytes_text(run.disk_bytes),

@@ -16,6 +16,8 @@ from app import tables
 from app.text import times
 from memcore.units import bytes_text, rate_text
 
+HEAD, ROW = 37, 35  # pixels of a table's head, and of each row
+TALL = 460  # pixels of a table, at most: of more rows some scroll
 USE = "use"  # the column of a table whose rows can become the plan
 
 
@@ -117,7 +119,7 @@ def draw(
     take: Callable[[int, str], None] | None = None,
     use: Callable[[int], None] | None = None,
     usable: Sequence[bool] = (),
-    height: int | None = None,
+    height: int = TALL,
     by: Mapping[str, Column] | None = None,
 ) -> None:
     """The table on the page, of these columns or of all; the first names the rows. It is at most so
@@ -151,14 +153,11 @@ def draw(
         alt=alt,
         hide_index=True,
         placeholder="",
-        height=min(height, HEAD + ROW * len(rows)) if height else "content",
+        height=min(height, HEAD + ROW * len(rows)),
         column_config=config,
         on_select=(lambda: _take(key, pressed)) if presses else "ignore",
         selection_mode="single-cell",
     )
-
-
-HEAD, ROW = 37, 35  # pixels of a table's head, and of each row
 
 
 def _take(key: str, take: Callable[[int, str], None]) -> None:

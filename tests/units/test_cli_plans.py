@@ -159,8 +159,11 @@ def test_what_changes_with_a_field_is_told(capsys):
         (["llama-3-8c"], "did you mean 'llama-3-8b'?"),
         (["plans/a.json"], "no such file or directory"),
         (["http://localhost:8501/"], "the link: says no plan"),
-        (["7B", "--gpu", "h10"], "--set cluster.gpu: no preset 'h10'; did you mean 'h100-"),
-        (["7B", "--gpu", "rtx 6000"], "--set cluster.gpu: no preset 'rtx 6000'; did you mean"),
+        (["7B", "--gpu", "h10"], "cluster.gpu: no GPU preset 'h10'; near it are h100-"),
+        (
+            ["7B", "--gpu", "rtx 6000"],
+            "cluster.gpu: no GPU preset 'rtx 6000'; near it are rtx-6000",
+        ),
         (["7B", "--gpus", "two"], "--set cluster.gpus: 'two' is no number"),
         (["7B", "--set", "model=lama"], "--set model: no preset 'lama'; did you mean"),
         (["7B", "--set", "zero=9"], "--set train.zero: '9' is not from 0 to 3"),

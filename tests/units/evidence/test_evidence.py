@@ -192,6 +192,8 @@ def test_what_was_tuned_on_is_kept_apart_from_what_was_only_checked():
 NO_PRESET = {
     "afmoe",
     "laguna",
+    "qwen3_5_moe_with_images",
+    "qwen3_5_with_images",
     "albert",
     "clip",
     "cohere2_moe",

@@ -62,7 +62,7 @@ def test_a_file_is_read_in_that_time_whatever_it_is_called(reader: str) -> None:
         is_linear(reader, kind, SHORT // 4)
 
 
-@pytest.mark.long
+@pytest.mark.thousand  # many minutes; at 300,000 characters some take more than a second
 @pytest.mark.parametrize("length", [MAX_SCRIPT, 1_000_000])
 @pytest.mark.parametrize("reader", strangers.READERS)
 def test_a_long_text_is_read_in_that_time_too(reader: str, length: int) -> None:

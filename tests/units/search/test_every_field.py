@@ -36,7 +36,7 @@ NUMBERS = (
 # of requests, what a server is asked for, what a run may take and costs, and limits of DeepSpeed
 # that are far from the peak.
 STILL = {
-    *("version", "serve.arrival_rate", "serve.requests", "serve.lengths", "serve.prompt_cv"),
+    *("version", "job", "serve.arrival_rate", "serve.requests", "serve.lengths", "serve.prompt_cv"),
     *("serve.output_cv", "serve.seed", "serve.target_ttft", "serve.target_tpot"),
     *("serve.shared_prefix", "run.target_days", "run.target_cost", "run.price_per_gpu_hour"),
     *("parallel.account_for_embedding_in_pipeline_split", "train.loader_pin_memory"),

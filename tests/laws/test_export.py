@@ -2,7 +2,7 @@
 
 import pytest
 from drawn import divided, plans, served
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from tables import each
 
@@ -51,7 +51,16 @@ def test_a_training_that_is_written_is_read_back(plan, data):
 
 @given(served(), st.data())
 def test_a_server_that_is_written_is_read_back(plan, data):
-    asked(plan, data.draw(st.sampled_from([p for p in programs(plan) if p not in TRAINS])))
+    try:  # a load beyond the positions that a model has learned is no server's
+        plan = plan.changed("job", "serve")
+    except PlanError:
+        reject()
+    program = data.draw(st.sampled_from([p for p in programs(plan) if p not in TRAINS]))
+    try:
+        asked(plan, program)
+    except PlanError as e:  # the usual load, which files do not say, is beyond a draft's positions
+        if "learned positions" not in str(e):
+            raise
 
 
 def test_a_worked_plan_is_read_back_whole():

@@ -269,6 +269,7 @@ class Serve:
     memory_share: float
     budget_bytes: int
     kv_budget_bytes: int
+    host_room_bytes: int
     block_tokens: int
     block_bytes: int
     blocks: int

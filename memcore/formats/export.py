@@ -23,6 +23,8 @@ from memcore.formats.texts import Text
 from memcore.models import catalog
 from memcore.plan.field import describes
 from memcore.plan.plan import Plan, facts, field_paths, get, value_text
+from memcore.serving import server
+from memcore.units import GiB
 from memcore.words.engines import DEVICE, ENGINES, OWN_SHARE
 from memcore.words.optimizers import AWARE
 from memcore.words.serving import EAGER
@@ -376,13 +378,22 @@ def _server(plan: Plan, server: Server) -> dict[str, str]:
         words += ["--enforce-eager"] if s.runtime == "eager" else []
         words += ["--no-enable-chunked-prefill"] if s.prefill == "whole" else []
         words += ["--speculative-config", _guesses(plan)] if s.draft_tokens else []
+        if plan.second_tier:
+            words += ["--kv-offloading-size", str(_size_of_tier(plan))]
     elif server.engine == "sglang":
         words += ["--disable-cuda-graph"] if s.runtime == "eager" else []
+        words += ["--enable-hierarchical-cache"] if plan.second_tier else []
     elif server.engine == LLAMA_CPP:
         words += _slots(plan)
     elif s.prefill == "chunked":
         words += ["--enable_chunked_prefill"]
     return {"serve.sh": _command(words)}
+
+
+def _size_of_tier(plan: Plan) -> int:
+    """GiB of the cache on the host, of all GPUs of a replica."""
+    of_gpu = server.Server.of(plan).numbers.serve.host_room_bytes
+    return max(1, int(plan.serving_ranks * of_gpu // GiB))
 
 
 def _file(plan: Plan) -> str:

@@ -637,7 +637,28 @@ def _vllm(keys: Keys, draft: Draft) -> None:
     elif (method := keys.take("spec_method")) or keys.values.get("spec_model"):
         _drafts(draft, method, keys.take("spec_model"), keys.take("spec_tokens"))
     draft.later.append(functools.partial(_tokens, keys.on(OFFLINE)))
+    _second_tier(keys, draft, "kv_offloading_size")
     _beside(keys, draft, "config")
+
+
+def _second_tier(keys: Keys, draft: Draft, option: str) -> None:
+    """A cache in the host's memory, which an option switches on or says the size of."""
+    said, shown_as = keys.one(option), hyphened(option)
+    if said is None or not keys.on(option) or str(said).strip("0.") == "":
+        return
+    draft.later.append(functools.partial(_tier, shown_as, said))
+    if said is not True:
+        why = f"{said}: what runs does not hang on it, so as much of the host's memory is planned"
+        draft.leave(shown_as, f"{why} as of the GPU's")
+
+
+def _tier(option: str, said: Any, draft: Draft, around: Around) -> None:
+    if around.model.recurrence:
+        draft.leave(option, "states of sequences on the host are not planned, nor this cache there")
+    elif around.gpu.unified_memory:
+        draft.leave(option, "CPU and GPU have one memory: a second tier in it is not planned")
+    else:
+        draft.put("serve.offload_kv", "cpu", option, said)
 
 
 def _tokens(offline: bool, draft: Draft, around: Around) -> None:
@@ -663,6 +684,7 @@ def _sglang(keys: Keys, draft: Draft) -> None:
         draft.put("serve.runtime", "eager", "--disable-cuda-graph", True)
     whole_prompts = str(keys.values.get("chunked_prefill_size")) == "-1"
     draft.put("serve.prefill", "whole" if whole_prompts else "chunked", "--chunked-prefill-size")
+    _second_tier(keys, draft, "enable_hierarchical_cache")
     _beside(keys, draft, "config")
     method = keys.take("speculative_algorithm")
     model = keys.take("speculative_draft_model_path", "speculative_draft_model")
@@ -680,6 +702,7 @@ def _tensorrt(keys: Keys, draft: Draft) -> None:
     draft.otherwise(*CACHED)
     draft.put("serve.prefill", "chunked" if keys.on("enable_chunked_prefill") else "whole",
               "enable_chunked_prefill")  # fmt: skip
+    _second_tier(keys, draft, "host_cache_size")
     _beside(keys, draft, "extra_llm_api_options", "config")
     guess = keys.inner("speculative_config")
     method = guess.take("decoding_type")
@@ -835,10 +858,9 @@ NOT_PLANNED = {
         "context_parallel_size=1 enable_hc_sp"
     ),
     "is not planned": "mem_fraction calculate_kv_scales",
-    "a cache in host memory is not planned": (
-        "enable_hierarchical_cache host_cache_size=0 swap_space=0 kv_offloading_size "
-        "kv_offloading_backend enable_hisparse hicache_ratio=2.0 hicache_size=0 "
-        "hicache_storage_backend"
+    "a cache in host memory is not planned": "swap_space=0 enable_hisparse hicache_storage_backend",
+    "how large a cache in host memory is, and who keeps it, is not planned": (
+        "hicache_ratio=2.0 hicache_size=0 kv_offloading_backend=native"
     ),
     "weights in host memory are not planned for this engine": "cpu_offload_gb=0",
     "weights that come from host memory ahead of their layers are not planned": (

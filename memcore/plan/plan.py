@@ -249,6 +249,16 @@ class Plan(Section):
         return own if own and serving.KV_CACHES[word].pages else word
 
     @property
+    def second_tier(self) -> bool:
+        """Whether the host's memory has what the cache of pages was made for and does not run."""
+        return self.serve.offload_kv == "cpu" and serving.KV_CACHES[self.cache_manager].pages
+
+    @property
+    def streams_cache(self) -> bool:
+        """Whether all of the cache lies in the host's memory, and comes over for each step."""
+        return self.serve.offload_kv == "cpu" and not serving.KV_CACHES[self.cache_manager].pages
+
+    @property
     def value_dtype(self) -> str:
         """How values are cached, of KV_DTYPES: latents and compressed tokens are one vector for
         both."""

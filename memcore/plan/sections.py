@@ -1142,7 +1142,7 @@ class Serve(Section):
         serving.SERVE_OFFLOAD,
         "none",
         "KV cache offload",
-        "Where keys and values live.",
+        "Where keys and values that do not run live; without pages, all of them.",
         key="offkv",
     )
     arrivals: str = choice(

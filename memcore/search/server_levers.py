@@ -206,7 +206,7 @@ def _tries(plan: Plan, fewer: bool) -> Iterable[tuple[str, dict[str, Any]]]:
     yield from ((SAME, {"serve.prefill": word}) for word in PREFILLS if word != s.prefill)
     if not plan.drafts:
         yield SAME, {"serve.draft_model": EAGLE, "serve.draft_tokens": GUESSED}
-    if s.offload_kv != "cpu":
+    if s.offload_kv != "cpu" and not KV_CACHES[plan.cache_manager].pages:
         yield SAME, {"serve.offload_kv": "cpu"}
     own = plan.engine
     others = (name for name in engines_of(plan.accelerator) if name != own)

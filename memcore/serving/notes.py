@@ -9,11 +9,12 @@ from memcore.report import Serve
 from memcore.serving.cache import room
 from memcore.serving.serve import REMEDY, nothing_fits, of_fewer
 from memcore.serving.server import Server, one_forward
+from memcore.serving.time import host_rate
 from memcore.serving.towers import tries_images
 from memcore.serving.weights import on_host
 from memcore.tape.dims import ceil_div
-from memcore.units import bytes_text, rate_text
-from memcore.words.engines import ENGINES, POOL, sizes_of_sglang
+from memcore.units import bytes_text, rate_text, seconds_text
+from memcore.words.engines import ENGINES, LLAMA_CPP, POOL, sizes_of_sglang
 from memcore.words.stored import AS_PUBLISHED, KV_DTYPES
 
 ENCODER_NOTE = (
@@ -100,12 +101,39 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
         notes.append(_of_states(server, served))
     if s.gpu_layers or s.cpu_moe_layers:
         notes.append(_on_host(server))
-    if s.offload_kv != "none":
+    if plan.second_tier:
+        notes.append(_of_second_tier(server, served))
+    elif plan.streams_cache:
         notes.append(
             "Serving: two layers' share of the cache stays on the GPU while it is fetched; that is "
             "not counted."
+            + " llama.cpp's CPU attends to it where it lies, which is not planned."
+            * (plan.engine == LLAMA_CPP)
         )
     return notes
+
+
+def _of_second_tier(server: Server, served: Serve) -> str:
+    """What a second tier holds, and what comes back from it."""
+    plan, room = server.plan, served.host_room_bytes
+    each = server.kv_per_token
+    said = (
+        "Serving: what runs has its cache on the GPU; a second tier in the host's memory "
+        f"(serve.offload_kv) holds {room // each:,} tokens more, if it takes "
+        f"{bytes_text(room)} for each GPU, the share that the server has of the GPU's memory. "
+    )
+    before = plan.serve.prompt_len - served.computed_tokens
+    if not before:
+        return said + (
+            "Nothing is computed less for it while no prompt is in it: serve.prefix_hits and "
+            "serve.turns say how much is; who is put out comes back from it."
+        )
+    return said + (
+        f"The {before:,} tokens of a prompt that were computed before are all taken to lie there, "
+        f"and come back in {seconds_text(before * each / host_rate(plan))} before its forward; "
+        "less where the GPU still has them, and where others go on meanwhile (vLLM) or layers hide "
+        "it (SGLang)."
+    )
 
 
 def _on_host(server: Server) -> str:

@@ -49,6 +49,12 @@ PREFIX_CACHE = (
     "vLLM's automatic prefix caching, SGLang's RadixAttention: blocks of tokens that were computed "
     "before are found by what they hold; the cache is taken to be large enough to keep them"
 )
+SECOND_TIER = (
+    "vLLM's --kv-offloading-size and LMCache's max_local_cpu_size have sizes that their users say, "
+    "SGLang's --hicache-ratio is twice the cache on the GPU; what runs has its cache on the GPU in "
+    "all of them, and blocks are looked up in both memories (vllm/v1/kv_offload, SGLang's HiCache "
+    "design)"
+)
 REPLICA = "Of one replica."
 SCHEDULER = (
     "vLLM has no more sequences than tokens in a step (SchedulerConfig.verify_max_model_len), and "
@@ -367,12 +373,26 @@ def budget_bytes(x: Any) -> Read:
 @quantity("serve.kv_budget_bytes", "Room for KV cache", "bytes", "On each GPU.", [SERVER])
 def kv_budget_bytes(x: Any) -> Read:
     left = _left(x)
-    if x.plan.serve.offload_kv != "cpu":
+    if not x.server.plan.streams_cache:
         return at_least_zero(left)
-    ranks = x.known("GPUs in a node", x.server.plan.gpus_in_node, source="the plan")
-    room = floor(floor(x.hardware.dram_bytes * x.serve.memory_share) / ranks)
     none = x.known("nothing, as the GPU cannot hold the rest", 0, "bytes", source="the plan")
-    return x.said(where(left >= 0, room, none), "In the host's memory, of each GPU.", ())
+    room = where(left >= 0, x.serve.host_room_bytes, none)
+    return x.said(room, "In the host's memory, of each GPU.", ())
+
+
+@quantity(
+    "serve.host_room_bytes",
+    "Room for KV cache on the host",
+    "bytes",
+    "Of each GPU: as much of the host's memory as the server takes of the GPU's.",
+    [SECOND_TIER],
+    "assumed",
+)
+def host_room_bytes(x: Any) -> Read:
+    if x.server.plan.serve.offload_kv == "none":
+        return x.said(0, "The cache is on the GPU alone.", [SERVER])
+    ranks = x.known("GPUs in a node", x.server.plan.gpus_in_node, source="the plan")
+    return floor(floor(x.hardware.dram_bytes * x.serve.memory_share) / ranks)
 
 
 @quantity(
@@ -587,7 +607,7 @@ PUTS_OUT = (
     "serve.again_tokens",
     "Tokens read again",
     "tokens",
-    "Of a request in a closed loop, since it was put out.",
+    "Of a request in a closed loop, since it was put out; from a second tier, if there is one.",
     [PUTS_OUT],
 )
 def again_tokens(x: Any) -> Read | None:

@@ -63,10 +63,8 @@ def verdict(served: Serve, plan: Plan) -> str:
         return reason
     need = "1 sequence needs" if concurrency == 1 else f"{concurrency:,} sequences need"
     need += f" {bytes_text(asked)} of KV cache "
-    need += (
-        "for each GPU, in the host's memory" if plan.serve.offload_kv == "cpu" else "on each GPU"
-    )
-    where = " there for each GPU" if plan.serve.offload_kv == "cpu" else ""
+    need += "for each GPU, in the host's memory" if plan.streams_cache else "on each GPU"
+    where = " there for each GPU" if plan.streams_cache else ""
     if served.fits:
         room = f"{bytes_text(left)} left for it{where}"
         return f"{need}, of {room}; {bytes_text(left - asked)} to spare"

@@ -424,7 +424,7 @@ def between(
         link, one = exchange(server, tokens)
         time = _only("rows to their experts and back", layers * one, link, 2 * layers)
         rest.append(Part(EXCHANGE, time, tokens=tokens))
-    if plan.serve.offload_kv == "cpu":
+    if plan.streams_cache:
         read = sum(p.time.hbm_bytes for p in found if p.kind in OF_CACHE) / plan.serving_pp
         exposed = of_host(plan, read, seconds(found))
         copied = _only("cache from the host", exposed, "pcie", 1)
@@ -537,7 +537,7 @@ def of_cpu(plan: Plan, tokens: int, read: float, on_gpu: float, x: Any = PLAIN) 
 
 def of_host(plan: Plan, moved: float, busy: Read = None, x: Any = PLAIN) -> Read:
     """Seconds of a copy from the host, beyond those that hide it."""
-    source = "as many as serve.offload_weights says, or the keys and values of all"
+    source = "as many as serve.offload_weights says, or keys and values on the host"
     taken = x.known("bytes", moved, "bytes", source=source) / host_rate(plan, x)
     return taken if busy is None else at_least_zero(taken - busy)
 
@@ -665,11 +665,23 @@ def prompt(server: Server, running: int, chunks: int, left: int) -> list[Part]:
     if server.plan.architecture.encoder_decoder:  # the first token, with the whole prompt in reach
         return parts(server, 1, 1, s.prompt_len + 1, 1)
     if closed(server) or not PREFILLS[s.prefill].chunked:
-        return parts(server, 1, n, reach(server), 1)
+        return parts(server, 1, n, reach(server), 1) + from_second_tier(server, n)
     chunk = -(-n // chunks)
     step = min(left, max(chunk, round(prompts_beside(server, running))))
     start = s.prompt_len - n + (n - chunk) / 2
-    return mixed(server, running, context_of(server), step, start)
+    found = mixed(server, running, context_of(server), step, start)
+    return found + from_second_tier(server, step)
+
+
+def from_second_tier(server: Server, tokens: float) -> list[Part]:
+    """What prompts with so many new tokens had computed before, on its way from the host."""
+    own = new_of_prompt(server)
+    before = server.plan.serve.prompt_len - own
+    if not server.plan.second_tier or not before:
+        return []
+    moved = tokens / own * before * server.kv_per_token
+    copied = _only("cache from the host", of_host(server.plan, moved), "pcie", 1)
+    return [Part(HOST, copied, weights=moved)]
 
 
 def new_of_prompt(server: Server) -> int:
@@ -714,7 +726,7 @@ def joined(server: Server, running: int) -> list[Part]:
     found += mixing(server, prompts, each, reach(server) if whole else s.prompt_len - own / 2)
     found += of_head(server, rows + prompts)
     found += between(server, found, rows + now, running, reads=True)
-    return found + drafts(server, running)
+    return found + from_second_tier(server, now) + drafts(server, running)
 
 
 def in_waves(server: Server) -> bool:
@@ -833,8 +845,8 @@ def wave_step(x: Any) -> list[Part]:
     server = x.server
     if not in_waves(server):
         return []
-    n = wave_prompts(server, x.serve.running)
-    return parts(server, n, new_of_prompt(server), reach(server), n)
+    n, new = wave_prompts(server, x.serve.running), new_of_prompt(server)
+    return parts(server, n, new, reach(server), n) + from_second_tier(server, n * new)
 
 
 @computed("serve.decode")
@@ -947,7 +959,10 @@ def interruption_seconds(x: Any) -> Read | None:
     if not (x.serve.running and joins(x.server)):
         return None
     more = at_least_zero(x.serve.joined_step - x.serve.decode_step)
-    tokens = x.serve.computed_tokens
+    tokens, plan = x.serve.computed_tokens, x.server.plan
+    if puts_out(x.server) and plan.second_tier:
+        back = x.serve.again_tokens * x.serve.kv_bytes_per_token / host_rate(plan, x)
+        return more * tokens / x.serve.joining_tokens + back
     if puts_out(x.server):
         tokens = tokens + x.serve.again_tokens
     return more * tokens / x.serve.joining_tokens

@@ -91,6 +91,7 @@ class Clock:
     read       the same, per token of the cache that it reads (bandwidth)
     host       where the cache is the host's: what it takes to fetch, per token; hidden by layers,
                head and attention
+    tier       what a token takes that comes back from a second tier
     window     tokens that layers with a window see, or that an indexer chooses; a window begins
                anew at each of its multiples where `chunked`; 0: all see everything
     guesses    tokens that a draft guesses for a step; draft: its own clock, where it is a model
@@ -121,6 +122,7 @@ class Clock:
     first: float = 0.0
     reading: float = 0.0
     forwards: int = 1
+    tier: float = 0.0
 
     def decode(self, sequences: int) -> tuple[float, float]:
         """A step of each without attention: what hides the cache's way from the host, and what is
@@ -141,11 +143,11 @@ class Clock:
 
     def mixed(
         self, sequences: int, context: int, seen: int, chunks: Sequence[tuple[int, int]],
-        fresh: int = 0,
+        fresh: int = 0, back: int = 0,
     ) -> float:  # fmt: skip
         """An iteration in which `sequences` generate, at `context` tokens in all, and parts of
-        prompts are read: (tokens that are there already, tokens now), `fresh` of them first parts.
-        """
+        prompts are read: (tokens that are there already, tokens now), `fresh` of them first parts,
+        and `back` tokens come from a second tier before it."""
         tokens = sequences * (1 + self.guesses)
         attention, later = self.load(context, seen)
         fetched = self.host.of(context, seen) if self.host else 0.0
@@ -165,7 +167,8 @@ class Clock:
         found = self.layers.at(tokens) + attention
         found += self.head.at(sequences * (1 + self.guesses) + len(chunks))
         later += self.step + self.sequence * (sequences + len(chunks)) + self.reading
-        return max(found, fetched) + self.beside.at(tokens) + later + fresh * self.once
+        later += fresh * self.once + back * self.tier
+        return max(found, fetched) + self.beside.at(tokens) + later
 
     def pairs(self, start: int, now: int) -> tuple[float, float]:
         """Pairs of one of `now` tokens and one that it sees, in layers of both kinds."""
@@ -222,7 +225,7 @@ def _clock(server: Server) -> Clock:
         read = Rate(read.whole + read.part * min(prompt_len, window) / prompt_len)
     rows = min(s.concurrency, server.plan.batched_tokens) * new + 1
     host = None
-    if s.offload_kv == "cpu":
+    if plan.streams_cache:
         per_second = plan.serving_pp * host_rate(plan)
         host = rate(step, lambda t: t.hbm_bytes / per_second, seen, min(seen, window))
     sizes = sizes_to(max(server.plan.batched_tokens, rows))
@@ -250,6 +253,7 @@ def _clock(server: Server) -> Clock:
         server.engine.sequence.middle,
         server.engine.before(plan.accelerator).middle,
         0.0 if RUNTIMES[plan.runtime].launches else server.prompts.middle * model.layers,
+        tier=server.kv_per_token / host_rate(plan) if plan.second_tier else 0.0,
     )
 
 

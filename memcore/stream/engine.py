@@ -310,6 +310,9 @@ class Continuous:
             return None
         if first:  # what all share is kept from now on
             self.used += pool.pages.places(pool.kept)
+        if again and self.clock.tier:  # all that it had computed is in the second tier
+            read = self.read[i] if self.read[i] < self.length[i] else length - 1
+            there = max(there, read)
         if again or not self.loaded:
             return there
         if pool.read(i, length, 0):
@@ -321,7 +324,8 @@ class Continuous:
         """One iteration in which prompts are read."""
         n = self.generating if self.mixed else 0
         parts = [(self.read[i], now) for i, now in chunks]
-        fresh = len(self.fresh)
+        begin = [self.read[i] for i, _ in chunks if i in self.fresh]
+        back = sum(max(0, there - self.pool.kept) for there in begin)
         for i, now in chunks:
             self.fresh.discard(i)
             places = self._places(i, now)
@@ -329,7 +333,7 @@ class Continuous:
             self.takes[i] = places
             self.read[i] += now
         context, seen = (self.context + n, self.seen + self.growing) if n else (0, 0)
-        seconds = self.clock.mixed(n, context, seen, parts, fresh - len(self.fresh))
+        seconds = self.clock.mixed(n, context, seen, parts, len(begin), back)
         self.trace.iterations += not n
         self.trace.reading += seconds
         self._advance(seconds, 1 if n else 0, self.pool.asked, self.pool.held)

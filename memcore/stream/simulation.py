@@ -389,7 +389,7 @@ def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None)
         )
     if s.draft_tokens and s.draft_model != "none":
         notes.append("What a draft's model takes to read prompts is not in these times.")
-        if s.offload_kv != "none":
+        if plan.streams_cache:
             notes.append("Nor is what its own cache takes to come from the host.")
     if PREFILLS[s.prefill].elsewhere:
         notes.append(

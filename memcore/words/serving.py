@@ -136,10 +136,12 @@ STRATEGIES = {
 }
 
 SERVE_OFFLOAD = {
-    "none": Word("No", "In the GPU's memory."),
+    "none": Word("No", "In the GPU's memory alone."),
     "cpu": Word(
         "Host DRAM",
-        "In the host's memory, fetched layer by layer for each step over PCIe (transformers' "
+        "Where the cache has pages, a second tier for what does not run: blocks that are used "
+        "again come back over PCIe (vLLM's --kv-offloading-size, SGLang's hierarchical cache, "
+        "LMCache). Else all of it, fetched layer by layer for each step (transformers' "
         "OffloadedCache); the GPU has two layers of what runs.",
     ),
 }

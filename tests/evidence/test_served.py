@@ -521,9 +521,29 @@ def test_what_is_offloaded_crosses_pcie():
     assert away.kv_budget_bytes - here.kv_budget_bytes == 4 * GiB
     pcie = min(plan.accelerator.pcie_bandwidth, plan.node.pcie_bandwidth) * 0.75
     assert away.tpot_seconds - here.tpot_seconds == pytest.approx(4 * GiB / pcie)
-    host = evaluate(plan.changed("serve.offload_kv", "cpu")).serve
+    words = {"serve.kv_cache": "contiguous", "serve.offload_kv": "cpu"}
+    here, host = (evaluate(plan.with_changes({**words, "serve.offload_kv": word})).serve
+                  for word in ("none", "cpu"))  # fmt: skip
     assert host.kv_capacity_tokens > here.kv_capacity_tokens
     assert host.tpot_seconds >= here.tpot_seconds
+
+
+def test_what_runs_has_its_cache_on_the_gpu():
+    """A second tier makes no room for what runs; what was computed before comes from it."""
+    plan = Plan(serve={"prompt_len": 16_384, "prefix_hits": 0.75, "concurrency": 4})
+    tier = evaluate(plan.changed("serve.offload_kv", "cpu"))
+    here, there = evaluate(plan).serve, tier.serve
+    assert there.kv_budget_bytes == here.kv_budget_bytes
+    assert there.max_concurrency == here.max_concurrency
+    assert there.tpot_seconds == here.tpot_seconds
+    pcie = min(plan.accelerator.pcie_bandwidth, plan.node.pcie_bandwidth) * 0.75
+    back = 12_288 * 131_072 / pcie
+    assert there.ttft_seconds - here.ttft_seconds == pytest.approx(back)
+    assert there.tokens_per_second < here.tokens_per_second
+    assert there.host_room_bytes == 0.9 * plan.node.dram_bytes // 8
+    assert any("12,288 tokens of a prompt" in note for note in tier.notes)
+    alone = evaluate(plan.with_changes({"serve.prefix_hits": 0.0, "serve.offload_kv": "cpu"}))
+    assert any("Nothing is computed less" in note for note in alone.notes)
 
 
 @pytest.mark.parametrize(("tokens", "experts"), [(1, 8), (2, 16), (16, 83), (10_000, 128)])

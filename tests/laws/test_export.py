@@ -139,6 +139,13 @@ def test_llama_cpps_command_says_the_whole_server(serve):
     assert {name: getattr(again.serve, name) for name in same} == mine
 
 
+@each("engine", ("vllm", "sglang"))
+def test_a_second_tier_is_written_and_read(engine):
+    plan = Plan.of({"model": "llama-3-8b", "serve": {"engine": engine, "offload_kv": "cpu"}})
+    again, _ = written(plan, engine)
+    assert again.serve.offload_kv == "cpu"
+
+
 @each("name", ("llama-3-8b", "mixtral-8x7b", "qwen2.5-7b", "llama-3.2-1b"))
 def test_megatrons_options_describe_the_model(name):
     plan = Plan.of({"model": name, "train": {**MEGATRON, "seq_len": 1024}})

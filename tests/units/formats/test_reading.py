@@ -1195,6 +1195,8 @@ bnb_config_kwargs: {bnb_4bit_use_double_quant: false}
 """
 GROUPS = {"parallel.tp": 2, "parallel.cp": 2, "parallel.shard_group": 4, "cluster.gpus": 32}
 KT = "--max-total-tokens 9000 --kt-method AMXINT4 --kt-num-gpu-experts 8"
+VLLMS = "vllm serve Qwen/Qwen3-8B"
+LANG = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B"
 SERVES = "llama-server -m Llama-3.1-8B-Instruct-Q4_K_M.gguf -c 16384 -np 4 -ngl 99"
 # Each file, what it says of some fields, and what no plan says of it.
 SAID = (
@@ -1211,6 +1213,10 @@ SAID = (
     (SFT + "freeze_vision_tower: true", {}, ("a tower",)),
     (SERVES, {"serve.weight_dtype": "q4_k_m", "serve.max_seq_len": 4096}, ()),
     (f"{SERVES} -nkvo --cpu-moe", {"serve.offload_kv": "cpu"}, ()),
+    (f"{VLLMS} --kv-offloading-size 64", {"serve.offload_kv": "cpu"}, ("64: what runs",)),
+    (f"{VLLMS} --kv-offloading-size 0", {"serve.offload_kv": "none"}, ()),
+    (f"{LANG} --enable-hierarchical-cache", {"serve.offload_kv": "cpu"}, ()),
+    (f"{LANG} --hicache-ratio 4", {"serve.offload_kv": "none"}, ("how large a cache",)),
     (f"{SERVES} -ub 4096", {"serve.max_batched_tokens": 2048}, ()),
     (f"{SERVES} -ctk q8_0", {"serve.kv_dtype": "q8_0", "serve.value_dtype": "fp16"}, ()),
     (f"{SERVES} -ctk q5_1 -ctv iq4_nl",

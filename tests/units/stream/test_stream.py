@@ -373,9 +373,10 @@ STEADY_STATE = 0.025  # a closed form is at half of an output, the stream goes t
         {"draft_tokens": 3, "draft_acceptance": 0.6},
         {"draft_tokens": 4, "draft_acceptance": 1.0},
         {"draft_tokens": 3, "draft_model": "llama-3.2-1b"},
-        {"offload_kv": "cpu"},
+        {"offload_kv": "cpu", "kv_cache": "contiguous"},
+        {"offload_kv": "cpu", "prefix_hits": 0.5},
         {"offload_weights": 1.0},
-        {"offload_kv": "cpu", "draft_tokens": 2},
+        {"offload_kv": "cpu", "draft_tokens": 2, "prefix_hits": 0.3},
     ],
     ids=str,
 )
@@ -495,9 +496,20 @@ def test_caches_go_over_the_link_one_after_the_other():
 
 @pytest.mark.parametrize("serve", STREAMS)
 def test_a_cache_on_the_host_is_never_faster(serve):
-    here, host = (run_of("paged", **serve, **words) for words in ({}, {"offload_kv": "cpu"}))
+    words = {"kv_cache": "contiguous", **serve}
+    here, host = (run_of("max", **words, offload_kv=word) for word in ("none", "cpu"))
     assert host.tpot.mean >= here.tpot.mean
     assert host.seconds >= here.seconds
+
+
+def test_who_is_put_out_comes_back_from_a_second_tier():
+    """Of each that is put out nothing but its last token is computed again."""
+    words = {"prompt_len": 900, "output_len": 400, "concurrency": 64, "arrivals": "burst"}
+    here, tier = (run_of("paged", **words, offload_kv=word) for word in ("none", "cpu"))
+    assert here.preemptions > 10 < tier.preemptions
+    assert here.recomputed_tokens > 100 * here.preemptions
+    assert tier.recomputed_tokens <= tier.preemptions
+    assert tier.seconds < here.seconds
 
 
 def test_prompts_that_are_read_whole_stop_the_others():

@@ -36,7 +36,7 @@ PLACES = {
     "RL": (places.view("together", "RL"),),
     "Explore": (places.view("explore", "Explore"),),
     "Compare": (places.view("compare", "Compare"),),
-    "Proof": (places.view("accuracy", "Accuracy"), places.view("method", "Method")),
+    "Proof": (places.view("accuracy", "Accuracy"),),
 }
 # Other names of the first view: its own, and that of what stands on it now.
 ALIASES = [

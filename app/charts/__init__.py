@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from app.charts.accuracy import GROUPS as GROUPS
-from app.charts.accuracy import OUR_ROW as OUR_ROW
-from app.charts.accuracy import TRACKER_ROW as TRACKER_ROW
-from app.charts.accuracy import bands as bands
-from app.charts.accuracy import calculators as calculators
 from app.charts.accuracy import residuals as residuals
 from app.charts.compare import compared_phases as compared_phases
 from app.charts.explore import mapped as mapped

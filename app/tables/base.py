@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -39,10 +40,6 @@ FIELDS = {  # what a column shows of the number at a row's path
     "bandwidth": "bandwidth",
     "holds": "holds",
     "traffic per step": "traffic",
-    "HBM, forward": "forward_hbm_bytes",
-    "HBM, backward": "backward_hbm_bytes",
-    "adds to saved": "saved_bytes",
-    "saves": "saved_bytes",
     "step time": "added_seconds",
     "GPU time per token": "price",
 }
@@ -138,3 +135,16 @@ def axes(names: Sequence[str]) -> str:
 def latency_text(seconds: float | None) -> str:
     """Of a request; '' where none is served."""
     return "" if seconds is None else seconds_text(seconds)
+
+
+def written(rows: Rows, columns: Sequence[str]) -> str:
+    """Rows as a table that wraps its text, for sentences, in HTML. On a phone a row's cells stand
+    below each other, each with its column's name."""
+    named = [(name, html.escape(name)) for name in columns]
+    heads = "".join(f"<th>{name}</th>" for _, name in named)
+    lines = (
+        "".join(f'<td data-head="{name}">{html.escape(f"{row[key]}")}</td>' for key, name in named)
+        for row in rows
+    )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<table class="written"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'

@@ -1,145 +1,11 @@
-"""Accuracy: Memplan's figures beside those of others, and what has not been compared yet."""
-
-from itertools import cycle
+"""Accuracy: Memplan's figures with those of others, and what has not been compared yet."""
 
 import streamlit as st
 
-from app import charts, parts, tables
+from app import charts, parts, state, tables
 from memcore import evidence
 
-
-def calibrated() -> None:
-    """How much nearer a measured step of the same kind comes."""
-    parts.prose(
-        "Each measured step as it is predicted with constants that were fitted to other sources "
-        "alone, and as every other step of its source, framework, kernels, attention, adapter and "
-        "GPU scales that, in turn. Half of the errors lie within the first figure, nine in ten "
-        "within the second."
-    )
-    parts.table(
-        tables.calibrations(),
-        key="calibrations",
-        alt="Errors of steps, predicted and calibrated by another step of their kind",
-    )
-
-
-def benched() -> None:
-    """How much nearer a measured point of a server comes."""
-    parts.prose(
-        "Each measured point of a server as it is predicted with its engine, GPU, ranks and model "
-        "left out of the fit, and as every other point that differs from it so moves that, in "
-        "turn. Half of the errors lie within the first figure, eight in ten within the second. In "
-        "brackets it is not done, since it brings them no nearer."
-    )
-    parts.table(
-        tables.benchmarks(),
-        key="benchmarks",
-        alt="Errors of servers, predicted and calibrated by another point",
-    )
-
-
-def of_others() -> None:
-    """Other calculators of step times."""
-    parts.prose(
-        "The same measured steps, none of which Memplan was tuned on, as other calculators and a "
-        "rule of one line (45% of the peak, and the pipeline's bubble) have them, as far as each "
-        "can express them. Half of the errors lie within the figure."
-    )
-    parts.table(
-        tables.other_steps(),
-        key="other_steps",
-        alt="Errors of steps, Memplan's and those of other calculators, by framework",
-    )
-
-
-def of_memory() -> None:
-    """Other calculators of memory."""
-    st.markdown(tables.spread())
-    for worked, place in zip(evidence.worked(), cycle(st.columns(2, gap="medium")), strict=False):
-        with place:
-            st.markdown(f"**{worked.label}**  \n{worked.detail}")
-            parts.chart(
-                charts.calculators(worked),
-                key=worked.name,
-                alt=f"What other calculators say of {worked.label}, {worked.detail}",
-            )
-    parts.small(
-        "One mark per calculator: a disc counts states and activations, a square some overhead as "
-        "well, a ring states only. The thin line leads to the blue tick: what Memplan says of the "
-        f"same. A plan that a calculator cannot express has no mark of it. {tables.tracker()}."
-    )
-    calculators = tables.calculators()
-    parts.table(
-        calculators,
-        key="calculators",
-        alt="What each calculator says of each plan, beside Memplan and PyTorch's tracker",
-        height=320,
-        columns=(
-            "plan",
-            "calculator",
-            "says",
-            "Memplan",
-            "against Memplan",
-            "PyTorch's tracker",
-            "counts",
-            "job",
-            "remark",
-            "inputs",
-            "how",
-            "version",
-            "source",
-        ),
-    )
-    parts.download("Other calculators (CSV)", calculators, "memplan-calculators.csv", of_plan=False)
-    with st.expander("Why each of them differs"):
-        parts.written(tables.why_they_differ(), "calculator", "counts", "what makes the difference")
-
-
-def of_frameworks() -> None:
-    """What the frameworks estimate themselves."""
-    st.markdown(tables.estimated())
-    estimators = tables.estimators()
-    parts.table(
-        estimators,
-        key="estimators",
-        alt="What Megatron-LM's and DeepSpeed's estimators say, beside Memplan, and why",
-        height=320,
-        columns=(
-            "plan",
-            "estimator",
-            "counts",
-            "says",
-            "Memplan",
-            "against Memplan",
-            "what makes the difference",
-            "pipeline stage",
-            "version",
-            "source",
-        ),
-    )
-    parts.download(
-        "Frameworks' estimators (CSV)", estimators, "memplan-estimators.csv", of_plan=False
-    )
-
-
-def sources() -> None:
-    """What each source is, and what is not shown by them."""
-    left, right = st.columns(2, gap="large")
-    left.markdown(EACH_SOURCE)
-    right.markdown(NOT_SHOWN)
-
-
-def runs() -> None:
-    """Measured runs that cannot be compared."""
-    parts.written(tables.not_compared(), "what", "runs", "why")
-
-
-def constants() -> None:
-    """Constants that no shape determines."""
-    parts.written(tables.constants_used(), "constant", "value", "certainty", "source")
-
-
-EACH_SOURCE = """
+SOURCES = """
 ##### What each source is
 
 - **transformers parameter count**: the model as `transformers` 5.23 builds it from its
@@ -154,9 +20,9 @@ EACH_SOURCE = """
   others. Reserved memory is an interval of ours: a difference of 0 means that their figure lies in
   it, else it is how far the nearer end is off. Out of memory: 0 means that Memplan says so too.
 - **published**: figures of papers and datasheets. They are rounded as printed, so that a
-  difference within their rounding says nothing. The Method page has each with its source.
+  difference within their rounding says nothing.
 """
-NOT_SHOWN = """
+LIMITS = """
 ##### What this does not show
 
 - **The reference under autocast is too high.** It runs without a GPU, so its attention is a
@@ -166,14 +32,14 @@ NOT_SHOWN = """
   1 × 4,096 tokens, where these rows have 20,749,845,156.
 - **Models are cut to few layers** in the rows of autograd and of the tracker (2, 4 or 8), at full
   width. A further layer of the same kind adds the same bytes again. The tracker was also asked
-  about whole models, of up to 80 layers: those that other calculators are asked about above.
+  about models at their full depth, of up to 80 layers.
 - **What was measured on GPUs was measured by others**, most of it with Llama, Qwen and GPT shapes.
   Device memory, with CUDA's context and NCCL's buffers, rests on the constants below.
 - **Room for KV cache is what is left of a server's budget.** Of what is taken from it, weights,
   rotary tables and the rests of the allocator's blocks follow from shapes. Two parts were measured,
   and are among the constants below: what starting adds outside PyTorch, and the fp32 logits that a
   sampler holds. The activations of a forward are those of the transformers layer, and assumed.
-  CUDA graphs are captured beside the budget; late versions of vLLM take an estimate of them
+  CUDA graphs are captured outside the budget; late versions of vLLM take an estimate of them
   from it.
 - **Times are less certain than bytes.** They follow from datasheet rates and from the shares
   below, which were fitted on the step times marked as tuned. A share is one number for all sizes
@@ -181,15 +47,28 @@ NOT_SHOWN = """
   not modelled. What the host takes to start a kernel is that of a common server. Rows of the step
   time say where that shows.
 """
+BANDS = 12  # of the chart: the kinds of figures with the largest differences
 
-LIMIT = (
-    "Those of the memory tracker that are clearly left of 0 are peaks under autocast, where the "
-    "reference has a limit (below)."
-)
-FIRST = 12  # bands of the chart that are shown before somebody asks for more
+
+def sources() -> None:
+    """What each source is, and what is not shown by them."""
+    left, right = st.columns(2, gap="large")
+    left.markdown(SOURCES)
+    right.markdown(LIMITS)
+
+
+def dimensions() -> None:
+    """The names in shapes."""
+    parts.table(
+        tables.dimensions(state.plan()),
+        key="dimensions",
+        alt="Dimensions and axes, with their values in this plan",
+        height=320,
+        columns=("name", "here", "meaning"),
+    )
+
 
 compared = evidence.last_compared()
-
 parts.prose(tables.headline(compared))
 parts.table(
     tables.agreement(compared),
@@ -198,8 +77,9 @@ parts.table(
     height=360,
 )
 parts.small(
-    f"{tables.tuning(compared)} Lowest and highest: of Memplan less the reference, as a share of "
-    "the reference."
+    f"{tables.tuning(compared)} More is in docs/accuracy.md: other calculators, servers by engine "
+    "and version, sources left out of a fit, and every figure that is far off, with its reason. "
+    "How a number comes about is in docs/method.md, and behind each figure of the pages."
 )
 st.markdown("##### Every difference, the largest first")
 with st.container(horizontal=True):
@@ -213,62 +93,41 @@ with st.container(horizontal=True):
         placeholder="every family",
         key="of_family",
     )
-    by = st.selectbox(
-        "One band per", charts.GROUPS, format_func=charts.GROUPS.__getitem__, key="band"
-    )
 shown = tables.matching(compared, source, family)
-bands = charts.bands(shown, by)
-most = FIRST
-if bands > FIRST and st.toggle(f"All {bands} bands", key="every_band"):
-    most = bands
 parts.chart(
-    charts.residuals(shown, by, most),
+    charts.residuals(shown, BANDS),
     key="residuals",
     alt="Difference between Memplan and each reference in percent, the worst first",
 )
-most = min(most, bands)
 parts.small(
-    f"{'' if most == bands else f'The {most} bands of {bands} with the largest differences. '}"
-    "Each mark is one figure, Memplan less the reference; how many a band has is in brackets. A "
-    f"double click shows those further out. {LIMIT if most == bands else ''}"
+    f"The {BANDS} kinds of figures with the largest differences. Each mark is one figure, Memplan "
+    "less the reference; how many a kind has is in brackets. A double click shows those further "
+    "out. Those of the memory tracker that are clearly left of 0 are peaks under autocast, where "
+    "the reference has a limit (below)."
 )
 rows = tables.accuracy(shown)
 parts.table(
     rows,
     key="accuracy",
-    alt="Every figure of others beside Memplan's own",
+    alt="Every figure of others with Memplan's own",
     height=320,
     columns=(
-        "model",
-        "what",
-        "error %",
-        "theirs",
-        "ours",
-        "unit",
-        "remark",
-        "run",
-        "regime",
-        "attention",
-        "checkpointing",
-        "micro-batch",
-        "sequence",
-        "layers",
-        "GPUs",
-        "source",
+        *("model", "what", "error %", "theirs", "ours", "unit", "remark", "run", "regime"),
+        *("attention", "checkpointing", "micro-batch", "sequence", "layers", "GPUs", "source"),
         "used for",
     ),
 )
 parts.download("Accuracy (CSV)", rows, "memplan-accuracy.csv", of_plan=False)
 
 st.markdown("##### More")
-for title, content in (
-    ("What each source is, and what this does not show", sources),
-    ("What other calculators say of memory", of_memory),
-    ("What other calculators say of steps", of_others),
-    ("What the frameworks' own estimators say", of_frameworks),
-    ("Steps that are read beside a measured one", calibrated),
-    ("Servers that are read beside a benchmarked one", benched),
-    ("Measured runs that no plan can say yet", runs),
-    ("Constants that no shape determines", constants),
-):
-    parts.folded(title, content)
+parts.folded("What each source is, and what this does not show", sources)
+parts.folded(
+    "Constants that no shape determines",
+    lambda: parts.written(tables.constants_used(), "constant", "value", "certainty", "source"),
+)
+parts.folded("Names in shapes", dimensions)
+parts.folded("Words", lambda: parts.written(tables.terms(), "term", "meaning"))
+parts.folded(
+    "What is left out, and how much it could matter",
+    lambda: parts.written(tables.left_out(), "what", "matters"),
+)

@@ -21,6 +21,7 @@ from memcore.evidence.calculators import (
     worked,
 )
 from memcore.evidence.comparison import (
+    AGREEMENT,
     AUTOGRAD,
     CHECK,
     COUNTED,
@@ -30,9 +31,10 @@ from memcore.evidence.comparison import (
     TRACKER,
     TUNED,
     Comparison,
+    by_kind,
     relative,
+    spread_texts,
 )
-from memcore.evidence.estimators import Estimate, estimates, estimators_table
 from memcore.evidence.last import last_compared
 from memcore.evidence.links import compared_links, links_table
 from memcore.evidence.measured import compared_runs, measured_table
@@ -44,7 +46,6 @@ from memcore.evidence.papers import (
     states,
     weights,
 )
-from memcore.evidence.peers import beside
 from memcore.evidence.pytorch import (
     PEAK_TOLERANCE,
     PEAK_TOLERANCES,
@@ -57,10 +58,11 @@ from memcore.evidence.pytorch import (
 )
 from memcore.evidence.served import compared_served, served_table
 from memcore.evidence.times import STEP_TIME, TIME_TOLERANCE, compared_times, times_table
-from memcore.evidence.workings import Operation, first_fixes, operations, sizes
+from memcore.evidence.workings import first_fixes, sizes
 from memcore.quantity.glossary import method
 
 __all__ = [
+    "AGREEMENT",
     "AUTOGRAD",
     "CHECK",
     "COUNTED",
@@ -80,12 +82,10 @@ __all__ = [
     "TUNED",
     "Calculator",
     "Comparison",
-    "Estimate",
-    "Operation",
     "Published",
     "Said",
     "Worked",
-    "beside",
+    "by_kind",
     "calculators_table",
     "compare",
     "compared",
@@ -96,14 +96,11 @@ __all__ = [
     "compared_served",
     "compared_times",
     "compared_whole",
-    "estimates",
-    "estimators_table",
     "first_fixes",
     "last_compared",
     "links_table",
     "measured_table",
     "method",
-    "operations",
     "oracle",
     "plan_of",
     "preset_parameters",
@@ -112,6 +109,7 @@ __all__ = [
     "relative",
     "served_table",
     "sizes",
+    "spread_texts",
     "states",
     "times_table",
     "weights",

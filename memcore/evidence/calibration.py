@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 
 from memcore.evidence.fit import PATH as LEFT_OUT
 from memcore.evidence.fit import source_of
-from memcore.evidence.last import last_compared
-from memcore.evidence.times import STEP_TIME, compared_times, times_table
+from memcore.evidence.times import compared_times, times_table
 from memcore.plan.plan import Plan
 from memcore.search.calibration import kind
 
@@ -43,15 +42,13 @@ class Step:
 
 
 @functools.cache
-def steps(last: bool = False) -> tuple[Step, ...]:
-    """Every measured step that has another one of its kind. `last`: with the seconds that were
-    predicted when the comparisons were last written down, which takes a tenth of the time."""
+def steps() -> tuple[Step, ...]:
+    """Every measured step that has another one of its kind."""
     runs = times_table()["runs"]
-    compared = (c for c in last_compared() if c.what == STEP_TIME) if last else compared_times()
     said = tomllib.loads(LEFT_OUT.read_text(encoding="utf-8"))
     left_out = {source: iter(of["errors"]) for source, of in said.items()}
     kinds: dict[tuple[str, ...], list[float]] = {}
-    for run, c in zip(runs, compared, strict=True):
+    for run, c in zip(runs, compared_times(), strict=True):
         source = source_of(run)
         off = next(left_out[source]) if source in left_out else c.ours / c.theirs - 1
         kinds.setdefault((source, *kind(Plan.of(run["plan"]))), []).append(1 / (1 + off))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from statistics import median
 from typing import Any
 
 from memcore.models.counts import parameters
@@ -24,6 +25,10 @@ COUNTED, AUTOGRAD, TRACKER, MEASURED, PUBLISHED = SOURCES = (
 CHECK = "check"  # only compared with; no constant was read off it
 TUNED = "tuned"  # a constant was
 OUT_OF_MEMORY = "out of memory"
+KINDS = {"saved": "bytes saved for backward", "peak": "peak of a step", "figure": "as published"}
+SMALL_DIFFERENCE = 1e-5
+SPREAD = ("figures", "half within", "nine in ten within", "worst")
+AGREEMENT = ("what", "against", "used for", *SPREAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,11 @@ class Comparison:
     remark: str = ""
     low: float = 0
     high: float = 0
+
+    @property
+    def kind(self) -> str:
+        """What is compared; autocast apart, since its reference has a limit that is known."""
+        return KINDS.get(self.what, self.what) + ", autocast" * (self.regime == "autocast")
 
     @property
     def error(self) -> float:
@@ -126,6 +136,42 @@ def relative(ours: float, theirs: float) -> float:
     if ours == theirs:
         return 0.0
     return (ours - theirs) / theirs if theirs else math.inf
+
+
+def off_text(error: float) -> str:
+    """A relative difference without its sign."""
+    error = abs(error)
+    if not error:
+        return "equal"
+    if error < SMALL_DIFFERENCE:
+        return "under 0.001 %"
+    return f"{error * 100:.2g} %" if error < 0.1 else f"{error:.0%}".replace("%", " %")
+
+
+def signed_text(error: float) -> str:
+    """The same with its sign."""
+    sign = "" if abs(error) < SMALL_DIFFERENCE else "+" if error > 0 else "-"
+    return sign + off_text(error)
+
+
+def ends_texts(errors: Iterable[float]) -> tuple[str, str]:
+    """How far off the middle one is, and how far nine in ten are at most."""
+    off = sorted(map(abs, errors))
+    return off_text(median(off)), off_text(off[math.ceil(0.9 * len(off)) - 1])
+
+
+def spread_texts(rows: Sequence[Comparison]) -> tuple[str, str, str]:
+    """How far off the middle row is, how far nine in ten are at most, and the worst."""
+    errors = [r.error for r in rows]
+    return (*ends_texts(errors), signed_text(max(errors, key=abs)))
+
+
+def by_kind(rows: Iterable[Comparison]) -> dict[tuple[str, str, str], list[Comparison]]:
+    """The rows of each kind and source, those that were tuned on apart from those checked."""
+    groups: dict[tuple[str, str, str], list[Comparison]] = {}
+    for r in rows:
+        groups.setdefault((r.kind, r.source, r.used_for), []).append(r)
+    return groups
 
 
 def text(*path: str) -> str:

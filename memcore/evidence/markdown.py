@@ -7,7 +7,6 @@ In those files a table stands between `<!-- figures: NAME -->` and `<!-- end -->
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 import tomllib
@@ -18,7 +17,20 @@ from typing import Any
 
 from memcore import evidence
 from memcore.evidence import calibration, last, peers
-from memcore.evidence.comparison import CHECK, OUT_OF_MEMORY, TUNED, Comparison, relative
+from memcore.evidence.comparison import (
+    AGREEMENT,
+    CHECK,
+    KINDS,
+    OUT_OF_MEMORY,
+    SPREAD,
+    TUNED,
+    Comparison,
+    by_kind,
+    ends_texts,
+    off_text,
+    relative,
+    signed_text,
+)
 from memcore.evidence.engines import (
     ALIKE,
     LOW_LOAD,
@@ -49,7 +61,6 @@ from memcore.words.training import FRAMEWORKS, NEVER
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SMALL_DIFFERENCE = 1e-5
 PER_TOKEN = ("seconds per token", "seconds per token, prompt too")
 
 
@@ -59,34 +70,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _off(error: float) -> str:
-    """A relative difference without its sign."""
-    error = abs(error)
-    if not error:
-        return "equal"
-    if error < SMALL_DIFFERENCE:
-        return "under 0.001 %"
-    return f"{error * 100:.2g} %" if error < 0.1 else f"{error:.0%}".replace("%", " %")
-
-
-def _signed(error: float) -> str:
-    sign = "" if abs(error) < SMALL_DIFFERENCE else "+" if error > 0 else "-"
-    return sign + _off(error)
-
-
 def _spread(rows: Sequence[Comparison]) -> tuple[str, str, str, str]:
     """How many, how far off the middle one is, how far nine in ten are at most, and the worst."""
     return _line([r.error for r in rows])
 
 
 def _line(errors: Sequence[float]) -> tuple[str, str, str, str]:
-    return (f"{len(errors):,}", *_ends(errors), _signed(max(errors, key=abs)))
-
-
-def _ends(errors: Iterable[float]) -> tuple[str, str]:
-    """How far off the middle one is, and how far nine in ten are at most."""
-    off = sorted(map(abs, errors))
-    return _off(median(off)), _off(off[math.ceil(0.9 * len(off)) - 1])
+    return (f"{len(errors):,}", *ends_texts(errors), signed_text(max(errors, key=abs)))
 
 
 def _checks(*what: str, autocast: bool | None = None) -> list[Comparison]:
@@ -143,7 +133,7 @@ def beside_rule() -> str:
             if not here:
                 continue
             both = [r.error for r in here], [rules[r.run] for r in here]
-            rows.append((words, work, f"{len(here)}", *map(", ".join, map(_ends, both))))
+            rows.append((words, work, f"{len(here)}", *map(", ".join, map(ends_texts, both))))
     head = ("steps", "work", "figures", "ours: half, nine in ten within", "the rule")
     return table(head, rows)
 
@@ -151,8 +141,8 @@ def beside_rule() -> str:
 def beside_others() -> str:
     """Ours and other calculators' on the same checked steps, framework by framework."""
     rows = [
-        (of.framework, of.other, f"{len(of.theirs)}", _off(of.half), _off(of.half_of_theirs),
-         f"{of.closer}")
+        (of.framework, of.other, f"{len(of.theirs)}", off_text(of.half),
+         off_text(of.half_of_theirs), f"{of.closer}")
         for of in peers.beside(evidence.compared_times())
     ]  # fmt: skip
     head = ("framework", "beside", "figures", "ours: half within", "theirs", "theirs is nearer")
@@ -170,29 +160,25 @@ def left_out_sources() -> str:
 CALIBRATED = ("source", "figures", "predicted: half, nine in ten within", "calibrated")
 
 
-def calibrated_rows(last: bool = False) -> list[tuple[str, ...]]:
+def calibrated() -> str:
     """Steps as they are predicted, and as each other step of their source and kind has them."""
-    steps = calibration.steps(last)
+    steps = calibration.steps()
     groups = {"all": list(steps)}
     for s in steps:
         groups.setdefault(s.source, []).append(s)
     rows = []
     for name, of in groups.items():
-        ends = ((_off(calibration.within(e, share)) for share in (0.5, 0.9))
+        ends = ((off_text(calibration.within(e, share)) for share in (0.5, 0.9))
                 for e in calibration.errors(of))  # fmt: skip
         rows.append((name, f"{len(of)}", *(", ".join(e) for e in ends)))
-    return rows
-
-
-def calibrated() -> str:
-    return table(CALIBRATED, calibrated_rows())
+    return table(CALIBRATED, rows)
 
 
 BENCHED = ("beside a point of", "points", "a token, predicted", "a token, calibrated",
            "first token, predicted", "first token, calibrated")  # fmt: skip
 
 
-def benched_rows() -> list[tuple[str, ...]]:
+def benched() -> str:
     """Points of servers as they are predicted, and as each other one at a distance has them: half
     of them, and eight in ten, are within. In brackets where that is not used, since it brings them
     no nearer."""
@@ -202,18 +188,11 @@ def benched_rows() -> list[tuple[str, ...]]:
         cells = []
         for found in of:
             predicted, moved = (
-                ", ".join(map(_off, ends)) for ends in (found.predicted, found.calibrated)
+                ", ".join(map(off_text, ends)) for ends in (found.predicted, found.calibrated)
             )
             cells += [predicted, moved if found.share else f"({moved})"]
         rows.append((said, f"{of[0].points}", *cells))
-    return rows
-
-
-def benched() -> str:
-    return table(BENCHED, benched_rows())
-
-
-SPREAD = ("figures", "half within", "nine in ten within", "worst")
+    return table(BENCHED, rows)
 
 
 def short() -> str:
@@ -242,7 +221,7 @@ def short() -> str:
         rows.append((what, *_line([error for _, error in some])))
     cells = next(r for r in engines_table()["left_out"] if r["name"].startswith("a ninth"))
     what = "Time per token of a server under load, its like left out of the fit"
-    ends = _off(cells["token"]), _off(cells["nine_in_ten"])
+    ends = off_text(cells["token"]), off_text(cells["nine_in_ten"])
     rows.append((what, f"{cells['points']}", *ends, ""))
     return table(("what", *SPREAD), rows)
 
@@ -256,17 +235,10 @@ def left_out_steps() -> list[tuple[str, float]]:
     return [(like(Plan.of(run["plan"]))[2], next(errors[of])) for run, of in runs if of in errors]
 
 
-WORDS = {"saved": "bytes saved for backward", "peak": "peak of a step", "figure": "as published"}
-
-
 def everything() -> str:
     """Each kind of figure, those that were tuned on apart from those that were checked."""
-    groups: dict[tuple[str, str, str], list[Comparison]] = {}
-    for r in evidence.compare():
-        what = WORDS.get(r.what, r.what) + (", autocast" if r.regime == "autocast" else "")
-        groups.setdefault((what, r.source, r.used_for), []).append(r)
-    rows = [(what, source, used, *_spread(found)) for (what, source, used), found in groups.items()]
-    return table(("what", "against", "used for", *SPREAD), rows)
+    rows = [(*key, *_spread(group)) for key, group in by_kind(evidence.compare()).items()]
+    return table(AGREEMENT, rows)
 
 
 def memory_intervals() -> str:
@@ -286,8 +258,8 @@ def memory_intervals() -> str:
     for key, rows in sorted(found.items()):
         of = [c for _, c in rows]
         inside = sum(c.low <= c.theirs <= c.high for c in of)
-        width = _off(median(c.high / c.low - 1 for c in of))
-        worst = _signed(max((c.error for c in of), key=abs))
+        width = off_text(median(c.high / c.low - 1 for c in of))
+        worst = signed_text(max((c.error for c in of), key=abs))
         sources = len({source for source, _ in rows})
         lines.append((*key, str(sources), str(len(of)), str(inside), width, worst))
     head = ("what", "framework", "allocator", "sources", "runs", "inside", "half as wide", "worst")
@@ -319,9 +291,9 @@ def far_off(least: float = 0.1) -> str:
         ("what", "run", "ours is", "remark"),
         [
             (
-                r.what if r.what != "figure" else "as published",
+                KINDS["figure"] if r.what == "figure" else r.what,
                 r.run or r.model,
-                _signed(r.error),
+                signed_text(r.error),
                 r.remark,
             )
             for r in sorted(rows, key=lambda r: -abs(r.error))
@@ -384,11 +356,11 @@ def _felt(
     return (
         name,
         f"{token.count:,}",
-        _signed(token.signed),
-        _off(token.median),
-        _off(token.nine_in_ten),
-        _off(first.median) if first.count else "",
-        _off(of_any.median),
+        signed_text(token.signed),
+        off_text(token.median),
+        off_text(token.nine_in_ten),
+        off_text(first.median) if first.count else "",
+        off_text(of_any.median),
     )
 
 
@@ -407,9 +379,9 @@ def engines() -> str:
     ]
     rows += [_felt("dense", lambda f: not f.experts), _felt("mixtures", lambda f: f.experts)]
     for o in engines_table()["others"]:
-        nine = _off(o["nine_in_ten"]) if "nine_in_ten" in o else ""
-        first = _off(o["first"]) if "first" in o else ""
-        rows.append((o["name"], "1,827", "", _off(o["token"]), nine, "", first))
+        nine = off_text(o["nine_in_ten"]) if "nine_in_ten" in o else ""
+        first = off_text(o["first"]) if "first" in o else ""
+        rows.append((o["name"], "1,827", "", off_text(o["token"]), nine, "", first))
     return table(("points of", *LATENCIES), rows)
 
 
@@ -431,8 +403,8 @@ def left_out() -> str:
         ("fitted without", "points", "token, signed", "token, half within", "nine in ten within",
          "first token, half within"),
         [
-            (r["name"], f"{r['points']:,}", _signed(r["signed"]), _off(r["token"]),
-             _off(r["nine_in_ten"]), _off(r["first"]))
+            (r["name"], f"{r['points']:,}", signed_text(r["signed"]), off_text(r["token"]),
+             off_text(r["nine_in_ten"]), off_text(r["first"]))
             for r in engines_table()["left_out"]
         ],
     )  # fmt: skip
@@ -442,11 +414,11 @@ def choosing() -> str:
     """Choices of ranks and load under a target for each token."""
     c = choices()
     return table(
-        ("choices", "the measured best", f"it, or within {_off(ALIKE)} of it",
+        ("choices", "the measured best", f"it, or within {off_text(ALIKE)} of it",
          "measured as too slow", "the nearest, since none keeps to it", "no answer",
          "throughput of the choice, in the median"),
         [(f"{c.count:,}", f"{c.best:,}", f"{c.alike:,}", f"{c.slow:,}", f"{c.nearest:,}",
-          f"{c.none:,}", f"{_off(c.throughput)} of the best")],
+          f"{c.none:,}", f"{off_text(c.throughput)} of the best")],
     )  # fmt: skip
 
 
@@ -461,7 +433,15 @@ def loads() -> str:
     rows = []
     for name, errors in lines.items():
         s = Spread.of(errors)
-        rows.append((name, f"{s.count:,}", _signed(s.signed), _off(s.median), _off(s.nine_in_ten)))
+        rows.append(
+            (
+                name,
+                f"{s.count:,}",
+                signed_text(s.signed),
+                off_text(s.median),
+                off_text(s.nine_in_ten),
+            )
+        )
     return table(("seconds of", "figures", "signed", "half within", "nine in ten within"), rows)
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 @functools.cache
 def method() -> Mapping[str, Any]:
-    """The words of the Method page: terms, left_out."""
+    """The words of the pages, and what is left out: terms, left_out."""
     return tomllib.loads(
         files("presets").joinpath("evidence", "method.toml").read_text(encoding="utf-8")
     )
 
 
 def term(word: str) -> str:
-    """What a word of the pages means, as the Method page says it."""
+    """What a word of the pages means, as method.toml says it."""
     return next((str(t["meaning"]) for t in method()["terms"] if t["term"] == word), "")

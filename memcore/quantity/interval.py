@@ -23,7 +23,7 @@ def interval(
     path: str, what: str, unit: str, meaning: str = "", word: str = ""
 ) -> Callable[[Function], Function]:
     """Declares the interval at a path and each of its ends ('.0', '.1'), as `quantity` does a
-    number. The function gets a reading `x` and the end. `word`: the one of the Method page's terms
+    number. The function gets a reading `x` and the end. `word`: the one of method.toml's terms
     that says the meaning."""
 
     def register(function: Function) -> Function:

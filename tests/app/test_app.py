@@ -81,16 +81,6 @@ def test_a_view_is_the_same_at_its_address_and_by_way_of_others() -> None:
         assert shown[0][0] or shown[0][2] or nothing, view
 
 
-def test_the_accuracy_page_has_other_calculators_of_steps() -> None:
-    at = opened(view="accuracy")
-    at.session_state["folded_What other calculators say of steps"] = True
-    alive(at.run())
-    shown = frame(at, "theirs, half within")
-    assert {"SimuMax", "Calculon", "llm-analysis", "the rule"} == set(shown["beside"])
-    nearer, figures = shown["theirs is nearer"].astype(int), shown["figures"].astype(int)
-    assert (nearer < figures / 2).all()
-
-
 def test_the_accuracy_page_of_one_source_and_one_family() -> None:
     at = opened(view="accuracy")
 
@@ -102,7 +92,6 @@ def test_the_accuracy_page_of_one_source_and_one_family() -> None:
     alive(at)
     assert set(rows()["source"]) == {"PyTorch autograd"}
     at.selectbox(key="of_family").set_value("qwen3").run()
-    at.selectbox(key="band").set_value("family").run()
     alive(at)
     assert set(rows()["source"]) == {"PyTorch autograd"}
     assert all("qwen3" in model.lower() for model in rows()["model"])
@@ -770,7 +759,7 @@ def tables_of_evidence() -> list[Any]:
     from app import tables
     from memcore import evidence
 
-    return [tables.published(), tables.accuracy(evidence.compare()), tables.calculators()]
+    return [tables.accuracy(evidence.compare())]
 
 
 def every_table(plan: Plan) -> list[Any]:
@@ -783,7 +772,7 @@ def every_table(plan: Plan) -> list[Any]:
     if report.memory:
         found += [tables.consumers(report.memory), tables.overheads(report.memory)]
         found += [tables.timeline(report.memory), tables.largest(report.ledger)]
-        found += [tables.ledger(report.ledger), tables.one_block(plan)]
+        found.append(tables.ledger(report.ledger))
     if report.time:
         found += [tables.phases(report.time), tables.resources(report.time)]
         found += [tables.operations(report.time), tables.transfers(report.time)]

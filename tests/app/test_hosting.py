@@ -94,7 +94,7 @@ def cookie(server: served.Server) -> str:
 
 
 def test_every_view_is_served_below_the_path(proxy: served.Server) -> None:
-    for view in ("", "serve", "timeline", "method"):
+    for view in ("", "serve", "timeline", "accuracy"):
         status, text = proxy.get(f"{BASE}/{view}?mb=2")
         assert status == 200, view
         assert "<html" in text

@@ -181,7 +181,7 @@ def test_two_that_start_at_once_print_each_its_own_address(tmp_path: Path) -> No
 
 
 def test_every_view_has_a_front_and_no_other_path_has(server: served.Server) -> None:
-    for view in ("", "timeline", "serve", "method"):
+    for view in ("", "timeline", "serve", "accuracy"):
         status, text = server.get(f"/{view}?mb=2")
         assert status == 200
         assert "BACKEND_BASE_URL" in text

@@ -29,7 +29,7 @@ from memcore.units import (
 )
 
 # The first is at the root of the address, the others at their names.
-PROOF = ("accuracy", "method")  # about Memplan, and no plan
+PROOF = ("accuracy",)  # about Memplan, and no plan
 VIEWS = ("train", "time", "tiers", "ledger", "serve", "stream", "rates", "together", *PROOF)
 SERVING = ("serve", "stream", "rates")
 LINKS = {  # which place and which of what is inside it lead to a view
@@ -41,8 +41,7 @@ LINKS = {  # which place and which of what is inside it lead to a view
     "stream": ("Serve", "Requests"),
     "rates": ("Serve", "Arrival rates"),
     "together": ("RL", ""),
-    "accuracy": ("Proof", "Accuracy"),
-    "method": ("Proof", "Method"),
+    "accuracy": ("Proof", ""),
 }
 VERDICTS = {"fits": " fits: ", "tight": " may fit: ", "over": " not fit: "}
 

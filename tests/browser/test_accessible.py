@@ -124,7 +124,7 @@ def asked(page: Page, name: str, axe: Axe, options: dict[str, Any]) -> None:
 
 def test_a_phone_has_the_whole_of_a_table_of_sentences(open_app: Open) -> None:
     """Its cells stand one below another; other tables scroll under their first column."""
-    page = open_app("/method", fresh=True, viewport=PHONE)
+    page = open_app("/accuracy", fresh=True, viewport=PHONE)
     for fold in page.locator('[data-testid="stMain"] summary').all():
         fold.click()
     expect(page.locator(".written").first).to_be_visible()

@@ -2,11 +2,9 @@
 
 import pytest
 
-from app import tables
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
 from memcore.evidence import benched as evidence
-from memcore.evidence import markdown
 from memcore.evidence.calibration import within
 from memcore.evidence.engines import Spread, engines_table
 from memcore.plan.benched import Benched
@@ -169,12 +167,6 @@ def test_what_is_as_predicted_moves_nothing_and_what_is_slower_slows(at: str) ->
             assert found.tokens_per_second == pytest.approx(now.tokens_per_second)
     assert factors == sorted(factors)
     assert factors[0] < 1 < factors[-1]
-
-
-def test_the_page_shows_the_table_of_the_docs() -> None:
-    assert tables.benchmarks() == [
-        dict(zip(markdown.BENCHED, row, strict=True)) for row in markdown.benched_rows()
-    ]
 
 
 def test_on_another_gpu_the_first_token_stays_as_predicted() -> None:

@@ -1,11 +1,7 @@
 """What other calculators say (presets/evidence/calculators.toml): whole and fairly compared."""
 
-import csv
-import io
-
 import pytest
 
-from app import charts, tables
 from memcore import evidence
 from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan
@@ -108,50 +104,6 @@ def test_a_figure_in_whole_mebibytes_is_one():
     found = [f["bytes"] for f in TABLE["figures"] if f["inputs"].endswith("in MiB")]
     assert len(found) >= 4
     assert all(size % ROUNDED == 0 for size in found)
-
-
-# ---- as shown
-
-
-def test_the_table_has_every_figure_with_its_bytes_and_its_source():
-    rows = tables.calculators()
-    read = list(csv.DictReader(io.StringIO(tables.csv(rows).decode())))
-    assert len(read) == len(TABLE["figures"])
-    assert sum(int(r["their_bytes"]) for r in read) == sum(f["bytes"] for f in TABLE["figures"])
-    for r in read:
-        more = 100 * (int(r["their_bytes"]) / int(r["our_bytes"]) - 1)
-        assert float(r["more than Memplan %"]) == pytest.approx(more)
-        assert r["source"].startswith("https://")
-    by_plan = [
-        [r["their_bytes"] for r in rows if r["job"] == w.detail and r["plan"] == w.label]
-        for w in evidence.worked()
-    ]
-    assert all(sizes == sorted(sizes, reverse=True) for sizes in by_plan)
-
-
-@pytest.mark.parametrize("worked", evidence.worked(), ids=lambda w: w.name)
-def test_the_chart_has_a_mark_for_everybody(worked):
-    figure = charts.calculators(worked)
-    marks = next(t for t in figure.data if t.mode == "markers" and len(t.x) == len(worked.said) + 2)
-    assert dict(zip(marks.y, marks.x, strict=True)) == {
-        charts.TRACKER_ROW: worked.tracker / 2**30,
-        charts.OUR_ROW: worked.ours / 2**30,
-        **{s.calculator.name: s.theirs / 2**30 for s in worked.said},
-    }
-    assert "GiB" in figure.layout.xaxis.title.text
-    assert max(marks.x) < figure.layout.xaxis.range[1]
-    colours = dict(zip(marks.y, marks.marker.color, strict=True))
-    own = {colours.pop(charts.TRACKER_ROW), colours.pop(charts.OUR_ROW)}
-    assert len(own) == 2
-    assert not own & set(colours.values()), "ours and PyTorch's are told apart"
-
-
-def test_what_is_said_of_the_spread_is_what_the_table_has():
-    first = evidence.worked()[0]
-    whole = [s.theirs / 2**30 for s in first.said if s.calculator.counts != evidence.STATES]
-    said = tables.spread()
-    assert f"{min(whole):.1f} GiB to {max(whole):.0f} GiB" in said
-    assert f"{len(TABLE['figures'])} figures" in said
 
 
 def test_plans_are_what_their_title_says():

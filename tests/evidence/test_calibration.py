@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from app import tables
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
-from memcore.evidence import calibration, fit, markdown, times_table
+from memcore.evidence import calibration, fit, times_table
 from memcore.evidence.fit import source_of
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan
@@ -66,12 +65,6 @@ def test_no_step_takes_part_in_its_own_calibration() -> None:
         taken = replace(step, share=in_common()).scaled
         assert taken == pytest.approx([own.seconds / c.calibrated_seconds for c in others])
         assert [by.plan for by in of].count(own.plan) == 1  # which would take all that was measured
-
-
-def test_the_page_shows_what_was_last_written_down() -> None:
-    assert tables.calibrations() == [
-        dict(zip(markdown.CALIBRATED, row, strict=True)) for row in markdown.calibrated_rows()
-    ]
 
 
 def test_a_share_of_the_weights_lies_up_to_a_value() -> None:

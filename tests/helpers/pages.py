@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 from app import rest
 from memcore.plan.plan import Plan
 
-PROOF = ("accuracy", "method")  # about Memplan, and no plan: without sidebar
+PROOF = ("accuracy",)  # about Memplan, and no plan: without sidebar
 VIEWS = (
     "train",
     "time",

@@ -161,9 +161,7 @@ READ = {
     ("memcore.models.families.wrappers", "name.endswith(SUFFIXES)"),
     ("memcore.models.quantization", "name.startswith('re:')"),  # a pattern, in config.json
     ("memcore.quantity.reading", "name.startswith('__')"),  # Python's own attributes
-    ("memcore.evidence.estimators", "re.search(item['rows'], name)"),  # rows that a table names
     ("memcore.evidence.papers", "r.name.endswith(tuple(figure['rows']))"),
-    ("memcore.evidence.workings", "name.partition('.')"),  # a path to a number
 }
 
 

@@ -1,8 +1,7 @@
-"""The evidence behind the Accuracy and Method pages: whole, honest, and the same as the reports."""
+"""The evidence behind the Accuracy page: whole, honest, and the same as the reports."""
 
 import csv
 import io
-import math
 from dataclasses import replace
 from importlib.resources import files
 
@@ -10,14 +9,11 @@ import pytest
 
 from app import charts, tables
 from memcore import evidence
-from memcore.evaluate import evaluate
 from memcore.hardware import constants, kernels
 from memcore.models import catalog
 from memcore.models.families import FAMILIES
 from memcore.plan.plan import Plan
 from memcore.tape import dims
-from memcore.tape.ledger import Amounts, saved
-from memcore.training.steps import step_of, training_sizes
 from memcore.words import engines
 
 PLANS = [Plan.of(e["plan"]) for e in catalog.plan_entries().values()]
@@ -74,43 +70,11 @@ def test_published_figures_are_told_apart_and_have_sources():
     assert all(f["source"] for f in figures)
 
 
-# ---- the operations of one block
-
-
-@pytest.mark.parametrize("plan", [*PLANS, GEMMA], ids=lambda p: p.architecture.label)
-def test_one_block_of_each_kind_makes_up_the_step(plan):
-    time = evaluate(plan).time
-    if time is None:
-        return
-    found = evidence.operations(plan)
-    batches = plan.train.grad_accumulation
-    for phase in ("forward", "backward"):
-        for what in ("flops", "hbm_bytes"):
-            ours = batches * sum(o.blocks * getattr(o, f"{phase}_{what}") for o in found)
-            theirs = sum(getattr(o, what) for o in time.operations if o.phase == phase)
-            assert ours == pytest.approx(theirs), (phase, what)
-
-
-@pytest.mark.parametrize("plan", [Plan(), GEMMA], ids=("llama", "gemma"))
-def test_what_the_operations_save_is_what_the_block_saves(plan):
-    step, amounts = step_of(plan), Amounts(training_sizes(plan))
-    blocks = step.blocks
-    whole = sum(amounts.total(saved(t).terms) for t in (blocks.embed, *blocks.layers, blocks.head))
-    assert sum(o.saved_bytes for o in evidence.operations(plan)) == whole
-
-
-def test_a_formula_is_its_flops():
-    """'2 x B 1 x S 4,096 x D 4,096' multiplied out."""
-    for o in evidence.operations(Plan(train={"micro_batch": 3})):
-        total = sum(math.prod(f.size for f in product) for product in o.formula.tensors)
-        assert total == o.forward_flops, o.name
-
-
 # ---- words
 
 
 def test_every_dimension_and_axis_is_explained():
-    """Each says what it is, where it is declared, and the Method page lists it."""
+    """Each says what it is, where it is declared, and the page Accuracy lists it."""
     known = {
         name: value for name, value in vars(dims).items() if isinstance(value, dims.Dim | dims.Axis)
     }
@@ -151,16 +115,17 @@ def test_the_worst_come_first_and_no_value_is_rounded():
 def test_the_summary_counts_every_row_and_says_the_worst():
     found = evidence.compare()
     summary = tables.agreement(found)
-    assert sum(r["rows"] for r in summary) == len(found)
-    assert sum(r["equal"] for r in summary) == sum(r.error == 0 for r in found)
+    assert sum(r["figures"] for r in summary) == len(found)
+    worst = max(found, key=lambda r: abs(r.error))
+    (line,) = (r for r in summary if (r["what"], r["used for"]) == (worst.kind, worst.used_for))
+    assert line["worst"] == evidence.comparison.signed_text(worst.error)
     assert f"{len(found):,} figures" in tables.headline(found)
 
 
-@pytest.mark.parametrize("by", charts.GROUPS)
-def test_the_chart_shows_every_row_once_and_the_worst_band_first(by):
+def test_the_chart_shows_every_row_once_and_the_worst_band_first():
     found = evidence.compare()
-    figure = charts.residuals(found, by)
-    band_of_worst = getattr(max(found, key=lambda r: abs(r.error)), by)
+    figure = charts.residuals(found)
+    band_of_worst = max(found, key=lambda r: abs(r.error)).kind
     assert figure.layout.yaxis.ticktext[0].startswith(f"{band_of_worst} (")
     worst = {}
     for trace in figure.data:
@@ -181,8 +146,8 @@ def test_what_was_tuned_on_is_kept_apart_from_what_was_only_checked():
     mixed = found[:-3] + tuned
     assert f"{len(mixed) - 3:,} rows are checks" in tables.tuning(mixed)
     lines = [r for r in tables.agreement(mixed) if r["used for"] == "allocator slack"]
-    assert [r["rows"] for r in lines] == [3]
-    assert sum(r["rows"] for r in tables.agreement(mixed)) == len(mixed)
+    assert [r["figures"] for r in lines] == [3]
+    assert sum(r["figures"] for r in tables.agreement(mixed)) == len(mixed)
     symbols = {t.name: t.marker.symbol for t in charts.residuals(mixed).data}
     tuned_on = [n for n in symbols if "allocator slack" in n]
     assert len(tuned_on) == 1
@@ -236,10 +201,8 @@ def test_a_table_of_sentences_shows_every_cell_as_it_is():
         '<tr><td data-head="a">x|&lt;y&gt;</td><td data-head="b">*z*</td></tr></tbody></table>'
     )
     for table, columns in (
-        (tables.published(), ("figure", "published", "Memplan", "source and remark")),
         (tables.left_out(), ("what", "matters")),
         (tables.terms(), ("term", "meaning")),
         (tables.constants_used(), ("constant", "value", "certainty", "source")),
-        (tables.why_they_differ(), ("calculator", "counts", "what makes the difference")),
     ):
         assert tables.written(table, columns).count("<tr>") == len(table) + 1

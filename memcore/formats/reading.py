@@ -3,6 +3,7 @@ plan says."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
@@ -52,7 +53,7 @@ from memcore.models.model import Model
 from memcore.plan.link import nearest
 from memcore.plan.model_rules import linear_layers
 from memcore.plan.models import resolve_model
-from memcore.plan.plan import Plan, get, put, value_text
+from memcore.plan.plan import OF_THE_MODEL, Plan, get, put, value_text
 from memcore.plan.repair import issues_in
 from memcore.words.engines import ENGINES, LLAMA_CPP
 from memcore.words.jobs import ANY, SERVE, TRAIN
@@ -760,6 +761,12 @@ def _job(document: dict[str, Any], draft: Draft, assumed: list[Issue]) -> None:
 def _load(document: dict[str, Any], draft: Draft, assumed: list[Issue]) -> None:
     """What a server is asked for, which the command that starts it does not say."""
     serve = document["serve"]
+    named = {name: serve[name] for name in ("draft_model", "draft_tokens")}
+    with contextlib.suppress(PlanError):  # what no plan says is mended later
+        usual = Plan.of({"model": document["model"], "job": SERVE, "serve": named})
+        for path in OF_THE_MODEL:
+            if path not in draft.fields:
+                put(document, path, get(usual, path))
     most = draft.fields.get("serve.max_seq_len", 0)
     if most and serve["prompt_len"] + serve["output_len"] > most:
         serve["output_len"] = max(1, most // 4)

@@ -142,7 +142,14 @@ def one_size(field: str, side: int, model: Model) -> Iterator[Issue]:
 
 
 def served_positions(plan: Plan, model: Model) -> Iterator[Issue]:
-    """That a server's prompts and outputs lie within the positions that the model has learned."""
+    """That a server's prompts and outputs lie within the positions that the model has learned, and
+    who guesses tokens for it."""
+    for one in (model, plan.draft):
+        if one is not None:
+            yield from _within_positions(plan, one)
+
+
+def _within_positions(plan: Plan, model: Model) -> Iterator[Issue]:
     s, most = plan.serve, model.position_rows if model.heard else model.max_positions
     if not (model.learned_positions and FAMILIES[model.family].decoder and model.head == CAUSAL):
         return

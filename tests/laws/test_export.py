@@ -55,12 +55,7 @@ def test_a_server_that_is_written_is_read_back(plan, data):
         plan = plan.changed("job", "serve")
     except PlanError:
         reject()
-    program = data.draw(st.sampled_from([p for p in programs(plan) if p not in TRAINS]))
-    try:
-        asked(plan, program)
-    except PlanError as e:  # the usual load, which files do not say, is beyond a draft's positions
-        if "learned positions" not in str(e):
-            raise
+    asked(plan, data.draw(st.sampled_from([p for p in programs(plan) if p not in TRAINS])))
 
 
 def test_a_worked_plan_is_read_back_whole():

@@ -1472,3 +1472,15 @@ def test_an_adapter_that_no_plan_has_is_read_as_lora():
     found = read(("job.yaml", f"{mixture}micro_batch_size: 2\nsequence_len: 2048\n"))
     assert found.plan.train.adapter == "lora"
     assert any("stacked experts" in issue.message for issue in found.changed)
+
+
+GUESSES = '{"model": "gpt2", "num_speculative_tokens": 3}'
+DRAFTED = f"vllm serve Qwen/Qwen3-8B --speculative-config '{GUESSES}'"
+
+
+@each("command", ("vllm serve gpt2", DRAFTED))
+def test_the_usual_load_lies_within_what_a_model_and_its_draft_have_learned(command):
+    found = read(("serve.sh", command), gpu="h100-sxm-80gb")
+    assert (found.plan.serve.prompt_len, found.plan.serve.output_len) == (768, 256)
+    assert any("768 in and 256 out" in issue.message for issue in found.assumed)
+    assert not found.changed

@@ -15,7 +15,6 @@ from memcore.cli import (
     evaluate,
     explain,
     export,
-    formula,
     gpus,
     lens,
     levers,
@@ -36,7 +35,7 @@ from memcore.cli.reading import source
 from memcore.errors import Issue, PlanError, fault
 
 COMMANDS = (
-    *(evaluate, check, explain, formula, levers, lens, solve, search, sweep, compare, link, read),
+    *(evaluate, check, explain, levers, lens, solve, search, sweep, compare, link, read),
     *(export, snapshot, simulate, app, models, gpus, prices, plans),
 )
 

@@ -4,7 +4,6 @@ ways to serve its users, those that do."""
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +36,7 @@ from memcore.units import (
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
-    from memcore.search.found import Found, Point, Spread
+    from memcore.search.found import Found, Point
 
 LONG = 5.0  # seconds: of what may take longer it is said before
 
@@ -82,8 +81,6 @@ def add(commands: Commands) -> None:
     sub.add_argument("--cost-at-most", metavar="USD", type=money, default=0.0, help=about)
     about = "try ways too that hardly anybody takes: much context parallelism, and any pipelines"
     sub.add_argument("--thorough", action="store_true", help=about)
-    about = "a Dask scheduler whose workers judge the plans, tcp://host:8786 (memplan[cluster])"
-    sub.add_argument("--scheduler", metavar="ADDRESS", help=about)
     measured_option(sub)
     form_options(sub, "as JSON", "the best and the Pareto front as CSV")
 
@@ -147,8 +144,8 @@ def _of_training(plan: Plan, args: argparse.Namespace) -> Found:
     }  # fmt: skip
     _warn(seconds_of(plan, **space))
     space |= {"by": args.by or TIME, "cost_at_most": args.cost_at_most}
-    with Progress("search") as progress, _workers(args) as spread:
-        return search(plan, **space, progress=progress, spread=spread)
+    with Progress("search") as progress:
+        return search(plan, **space, progress=progress)
 
 
 def _of_serving(plan: Plan, args: argparse.Namespace) -> Found:
@@ -160,21 +157,11 @@ def _of_serving(plan: Plan, args: argparse.Namespace) -> Found:
         "users": args.users, "gpus": args.gpu, "engines": args.engine, "keep": args.keep,
     }  # fmt: skip
     _warn(seconds_of_servers(plan, **space))
-    with Progress("search") as progress, _workers(args) as spread:
+    with Progress("search") as progress:
         return search_servers(
             plan, **space, targets=Targets.of(plan, args.ttft, args.tpot), by=args.by or COST,
             gpus_at_most=args.gpus_at_most, cost_at_most=args.cost_at_most, progress=progress,
-            spread=spread,
         )  # fmt: skip
-
-
-def _workers(args: argparse.Namespace) -> contextlib.AbstractContextManager[Spread | None]:
-    """Who judges plans: a scheduler's workers, or nobody but this process."""
-    if not args.scheduler:
-        return contextlib.nullcontext()
-    from memcore.search.cluster import workers
-
-    return workers(args.scheduler)
 
 
 def _warn(seconds: float) -> None:

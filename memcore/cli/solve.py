@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memcore.cli.arguments import Commands, command, count, plan_argument, positive, target_options
@@ -175,24 +175,19 @@ def _solve_field(plan: Plan, args: argparse.Namespace) -> int:
             found = solve(plan, args.question, args.goal or "", _targets(plan, args), serves)
     except PlanError as e:
         return fail(*(f"{i.field}: {i.message}" for i in e.issues))
-    return told(args, found.to_dict, lambda: "\n".join(_of_field(found, plan)))
+    return told(args, found.to_dict, lambda: _of_field(found))
 
 
-def _of_field(found: Solved, plan: Plan) -> Iterator[str]:
+def _of_field(found: Solved) -> str:
     """The value of a field for a terminal."""
-    from memcore.search.pieces import FIELD, pieces
     from memcore.search.solve import LIMITS
 
-    for piece in pieces(plan) if found.field == FIELD else ():
-        until = f"{piece.first:,} to {piece.last:,}"
-        yield f"Allocated peak, micro-batch {until}: {piece.text} ({piece.instant})"
     limit = LIMITS[found.limit]
     if found.value is None:
-        yield f"No value of {found.field} fits: {limit} forbids it."
-        return
+        return f"No value of {found.field} fits: {limit} forbids it."
     value = f"{found.value:,}" if isinstance(found.value, int | float) else found.value
     then = "anything smaller" if found.goal == "smallest" else "more"
-    yield f"{found.goal.capitalize()} {found.field} that fits: {value}; {limit} forbids {then}."
+    return f"{found.goal.capitalize()} {found.field} that fits: {value}; {limit} forbids {then}."
 
 
 def _solved(answer: Answer, targets: Targets) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from memcore.cli.arguments import Commands, command, gpu, measured_option, plan_argument
@@ -21,8 +20,6 @@ from memcore.cli.reading import (
 )
 from memcore.errors import refusal, shown
 
-if TYPE_CHECKING:
-    import pandas as pd
 
 NUMBERS = ("memory.allocated_bytes", "memory.fits", "time.step_seconds")
 EXAMPLE = "train.micro_batch=1,2,4"
@@ -40,16 +37,14 @@ def add(commands: Commands) -> None:
     sub.add_argument("--axis", metavar="FIELD=VALUES", action="append", required=True, help=about)
     about = f"numbers of the report; may be repeated. Without it: {', '.join(NUMBERS)}"
     sub.add_argument("--number", metavar="NUMBER", action="append", help=about)
-    form = form_options(sub, "as a list of JSON objects, one a row", "as CSV")
-    about = "write the table to this Parquet file, part by part: it may be larger than memory"
-    form.add_argument("--parquet", metavar="FILE", help=about)
+    form_options(sub, "as a list of JSON objects, one a row", "as CSV")
     measured_option(sub)
 
 
 def _sweep(args: argparse.Namespace) -> int:
     from memcore.plan.benched import Benched
     from memcore.search.calibration import STEP, table_beside
-    from memcore.search.sweep import sweep, sweep_in_parts
+    from memcore.search.sweep import sweep
 
     plan, numbers = given_plan(args), tuple(args.number or NUMBERS)
     axes = axes_of(args.axis)
@@ -61,53 +56,19 @@ def _sweep(args: argparse.Namespace) -> int:
     if measured:
         numbers = tuple(dict.fromkeys((*numbers, STEP)))
 
-    def beside(table: pd.DataFrame) -> pd.DataFrame:
-        return table_beside(table, plan, axes, measured) if measured else table
-
     with Progress("sweep") as progress:
-        if args.parquet is not None or args.csv:
-            parts = map(beside, sweep_in_parts(plan, axes, numbers, progress))
-        if args.parquet is not None:
-            _write_parquet(parts, axes, args.parquet)
-            return 0
-        if args.csv:
-            for i, part in enumerate(parts):
-                part.to_csv(sys.stdout, index=False, lineterminator="\n", header=not i)
-            return 0
-        found = beside(sweep(plan, axes, numbers, progress))
-    if args.json:
+        found = sweep(plan, axes, numbers, progress)
+    if measured:
+        found = table_beside(found, plan, axes, measured)
+    if args.csv:
+        found.to_csv(sys.stdout, index=False, lineterminator="\n")
+    elif args.json:
         plain = found.astype(object).where(found.notna(), None)
         print(json_text(plain.to_dict("records"), indent=1))
     else:
         rows = [[_cell(value) for value in row] for row in found.itertuples(index=False)]
         print(printable("\n".join(table([*map(str, found)], rows, left=len(axes)))))
     return 0
-
-
-def _write_parquet(
-    parts: Iterable[pd.DataFrame], axes: Mapping[str, Sequence[Any]], path: str
-) -> None:
-    """A table part by part: what was written stays readable when it is stopped."""
-    try:
-        import pyarrow as pa
-        from pyarrow.parquet import ParquetWriter
-    except ImportError:
-        raise refusal("--parquet", "needs the package pyarrow: install it") from None
-    types: dict[Any, Any] = {}
-    for name, values in axes.items():
-        try:
-            types[name] = pa.array(list(values)).type
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            raise refusal(name, "has values of several kinds: no column") from None
-    try:
-        with contextlib.ExitStack() as stack:
-            writer: Any = None
-            for part in parts:
-                schema = pa.schema([(n, types.get(n, pa.float64())) for n in part])
-                writer = writer or stack.enter_context(ParquetWriter(path, schema))
-                writer.write_table(pa.Table.from_pandas(part, schema, preserve_index=False))
-    except OSError as e:
-        raise refusal("--parquet", e.strerror or str(e)) from None
 
 
 def _cell(value: Any) -> str:

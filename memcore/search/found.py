@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,8 +26,6 @@ MEMORY, HOST, RULES, SLOWER, BEATEN, MONEY = (
 )
 
 Progress = Callable[[int, int], None]
-# Who has chunks judged, given what judges one: chunks of plans to train, or of servers.
-Spread = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,6 @@ from memcore.search.found import (
     Found,
     Point,
     Progress,
-    Spread,
     of_room,
 )
 from memcore.search.fronts import front
@@ -84,34 +83,6 @@ STARTED, FOR_KERNELS, FOR_KIND, FOR_GROUP = 200, 350, 4, 0.4
 OFFLOADS = ("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A part of a search that is judged by itself, wherever that is."""
-
-    plan: Plan
-    by: str
-    listed: int
-    standing: Standing
-    groups: tuple[Group, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """What became of a chunk.
-
-    evaluated, excluded   as in Found, of what no time decides
-    told      what became of others, with the index of each one's group and the seconds that a token
-              takes at least, as bytes of arrays
-    fitting   a group's index, and of a plan of it that may win what is offloaded, what runs again,
-              its batch, the bytes that its GPU has to spare, and those seconds
-    """
-
-    evaluated: int
-    excluded: Mapping[str, int]
-    told: tuple[tuple[str, bytes, bytes], ...]
-    fitting: tuple[tuple[int, tuple[Offload, str, Batch, int, float]], ...]
-
-
 def search(
     plan: Plan,
     *,
@@ -123,7 +94,6 @@ def search(
     listed: int = LISTED,
     thorough: bool = False,
     progress: Progress | None = None,
-    spread: Spread | None = None,
 ) -> Found:
     """Of all ways to do a plan's training, those that fit, the best first.
 
@@ -136,8 +106,6 @@ def search(
     progress      is called with how many groups of plans are done, and of how many; what raises
                   KeyboardInterrupt there or elsewhere stops the search, and the best of what was
                   judged is given; where it stops that too, the best of what was timed
-    spread        who judges chunks of plans, as `map` would: `cluster.workers`; the answer is the
-                  same. None: this process
 
     Raises PlanError for a GPU or a word that there is not, and where training is not planned.
     """
@@ -147,11 +115,7 @@ def search(
     stopped = False
     with seldom_collected():
         try:
-            groups = run.groups(space)
-            if spread:
-                run.judge_spread(groups, spread, progress)
-            else:
-                run.judge(groups, progress)
+            run.judge(run.groups(space), progress)
         except KeyboardInterrupt:
             stopped = True
         try:  # of what was judged, where that was stopped
@@ -555,30 +519,6 @@ class _Search:
         for of in found.values():
             yield from (of[batch] for batch in ([max(of)] if largest else sorted(of)))
 
-    def judge_spread(
-        self, groups: Sequence[Group], spread: Spread, progress: Progress | None
-    ) -> None:
-        """The same of many groups, chunk by chunk, wherever `spread` has them judged: but for the
-        first family, which says what the others have to beat."""
-        (first, family), *others = self._families(groups)
-        self.asked += groups
-        self._judge(family, first)
-        if self.by != HEADROOM:
-            self.time_what_may_win()
-        order = [int(n) for of, _ in others for n in of]
-        parts = [order[i : i + OF_CHUNK] for i in range(0, len(order), OF_CHUNK)]
-        given = self.start, self.by, self.listed, self.standing
-        chunks = [Chunk(*given, tuple(groups[n] for n in part)) for part in parts]
-        for done, (part, found) in enumerate(zip(parts, spread(judged, chunks), strict=True)):
-            self.judged += found.evaluated
-            self.excluded.update(found.excluded)
-            for why, at, least in found.told:
-                indices = np.array(part)[np.frombuffer(at, dtype=np.int64)]
-                self.told.append((why, indices, np.frombuffer(least)))
-            self.cells += (_Cell(part[n], groups[part[n]], *fit) for n, fit in found.fitting)
-            if progress:
-                progress(len(first) + sum(map(len, parts[: done + 1])), len(groups))
-
     # --- how long it takes -----------------------------------------------------------------------
 
     def time_what_may_win(self) -> None:
@@ -684,21 +624,6 @@ class _Search:
             figures=_figures(cell, plan, self.start),
             also=tuple(sorted(others)),
         )
-
-
-OF_CHUNK = 16  # groups: a second or less of a worker
-
-
-def judged(chunk: Chunk) -> Judged:
-    """What becomes of a chunk: nothing else is read and nothing is changed."""
-    run = _Search(chunk.plan, chunk.by, 0.0, chunk.listed, chunk.standing)
-    run.asked += chunk.groups
-    for of, family in run._families(chunk.groups):
-        run._judge(family, of)
-        family.forget()
-    fitting = ((c.index, (c.where, c.again, c.batch, c.room, c.least)) for c in run.cells)
-    told = ((why, at.tobytes(), least.tobytes()) for why, at, least in run.told)
-    return Judged(run.judged, dict(run.excluded), tuple(told), tuple(fitting))
 
 
 Offload = tuple[str, ...]  # where each of OFFLOADS is

@@ -38,7 +38,6 @@ from memcore.search.found import (
     Found,
     Point,
     Progress,
-    Spread,
     of_room,
 )
 from memcore.search.fronts import Figured, front
@@ -72,7 +71,6 @@ def search_servers(
     cost_at_most: float = 0.0,
     listed: int = LISTED,
     progress: Progress | None = None,
-    spread: Spread | None = None,
 ) -> Found:
     """Of all ways to serve so many users at once, those that do: the best on each kind of GPU, or,
     of one kind alone, the best `listed`.
@@ -87,7 +85,6 @@ def search_servers(
                   'headroom': sequences that there is room for
     cost_at_most  of all GPUs for an hour, in USD; 0: any
     progress      as of `search`
-    spread        as of `search`
 
     Raises PlanError for a word that there is not, and for a model that is not served.
     """
@@ -98,13 +95,10 @@ def search_servers(
     stopped = False
     try:
         kinds = list(_kinds(plan, names, engines, keep))
-        if spread:
-            run.judge_spread(kinds, spread, progress)
-        else:
-            for done, kind in enumerate(kinds):
-                if progress:
-                    progress(done, len(kinds))
-                run.judge(*kind)
+        for done, kind in enumerate(kinds):
+            if progress:
+                progress(done, len(kinds))
+            run.judge(*kind)
     except KeyboardInterrupt:
         stopped = True
     return run.found(names, listed, stopped)
@@ -219,21 +213,6 @@ class _Run:
     ways: list[_Way] = field(default_factory=list)
     nearest: tuple[_Way, Miss] | None = None  # to the targets, while there are no ways
     _weights: dict[tuple[str, ...], float] = field(default_factory=dict)
-
-    def judge_spread(
-        self, kinds: Sequence[Kind], spread: Spread, progress: Progress | None
-    ) -> None:
-        """Every kind, each wherever `spread` has it judged."""
-        for done, part in enumerate(spread(_judged, [(self, kind) for kind in kinds]), start=1):
-            self.judged += part.judged
-            self.excluded.update(part.excluded)
-            for name, of in part.of_gpu.items():
-                self.of_gpu.setdefault(name, Counter()).update(of)
-            self.ways += part.ways
-            if part.nearest and self._nearer(part.nearest[1]):
-                self.nearest = part.nearest
-            if progress:
-                progress(done, len(kinds))
 
     def judge(self, name: str, words: Words) -> None:
         """Every number of ranks and of replicas of a kind."""
@@ -400,14 +379,6 @@ class _Run:
             same_batch=True,
             figures=way.figures,
         )
-
-
-def _judged(chunk: tuple[_Run, Kind]) -> _Run:
-    """What becomes of a kind: nothing else is read, and the run that asks is not changed."""
-    asks, kind = chunk
-    run = _Run(asks.start, asks.users, asks.targets, asks.gpus_at_most, asks.by, asks.cost_at_most)
-    run.judge(*kind)
-    return run
 
 
 def _front(ways: Sequence[_Way]) -> list[_Way]:

@@ -7,7 +7,6 @@ yet is that of `evaluate`, cell by cell. There is no second copy of any formula.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
@@ -25,10 +24,8 @@ from memcore.plan.plan import Plan, field_paths, limits_of, meant, put
 from memcore.plan.repair import planned
 from memcore.plan.sizes import SIZE_RULES
 from memcore.quantity.reading import QUANTITIES, Values
-from memcore.tape.algebra import Algebra, UnsaidError
 from memcore.tape.dims import Number, minimum
 from memcore.tape.ledger import Amounts
-from memcore.tape.program import Program
 from memcore.training.memory import swept_memory
 from memcore.training.saved import Saved
 from memcore.training.steps import complete, steps_of
@@ -86,46 +83,6 @@ def swept(
     cells, known = _every_cell(plan, axes, numbers, progress)
     _refuse_missing(plan, [n for n in numbers if n not in known])
     return cells
-
-
-def sweep_in_parts(
-    plan: Plan,
-    axes: Mapping[str, Sequence[Any]],
-    numbers: Sequence[str] = (PEAK,),
-    progress: Progress | None = None,
-) -> Iterator[pd.DataFrame]:
-    """The same table in parts of ROWS rows at most, one after the other: for tables that are larger
-    than memory. `progress` is called with how many parts are done, and of how many; of a single
-    part, as `sweep` does."""
-    _refuse_unknown(axes)
-    known: set[str] = set()
-    every = list(_cut(axes))
-    for done, part in enumerate(every):
-        if progress and len(every) > 1:
-            progress(done, len(every))
-        cells, found = _every_cell(plan, part, numbers, progress if len(every) == 1 else None)
-        known |= found
-        last = done == len(every) - 1
-        if last or not done:  # a number that there is not is refused soon
-            _refuse_missing(plan, [n for n in numbers if n not in known], last)
-        yield _table(part, cells)
-
-
-ROWS = 1 << 20  # of a part
-
-
-def _cut(axes: Mapping[str, Sequence[Any]]) -> Iterator[Mapping[str, Sequence[Any]]]:
-    """Axes whose tables, one after the other, are that of all: value by value of the first ones,
-    and stretches of one."""
-    lengths = [len(values) for values in axes.values()]
-    at = next((k for k in range(len(lengths)) if math.prod(lengths[k + 1 :]) <= ROWS), 0)
-    step = max(1, ROWS // max(1, math.prod(lengths[at + 1 :])))
-    names = list(axes)
-    for chosen in itertools.product(*(axes[name] for name in names[:at])):
-        fixed = {name: [value] for name, value in zip(names[:at], chosen, strict=True)}
-        for start in range(0, lengths[at] if lengths else 1, step):
-            here = {names[at]: axes[names[at]][start : start + step]} if names else {}
-            yield fixed | here | {name: axes[name] for name in names[at + 1 :]}
 
 
 def _table(axes: Mapping[str, Sequence[Any]], cells: Mapping[str, np.ndarray]) -> pd.DataFrame:
@@ -248,12 +205,8 @@ def _evaluated(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[
     return {number: cell for number, cell in cells.items() if cell is not None}
 
 
-def _refuse_missing(plan: Plan, missing: Sequence[str], last: bool = True) -> None:
-    """Raises PlanError for numbers that no combination had so far: where it was not the last, for
-    those that the plan itself has not either."""
-    if missing and not last:
-        document = evaluate(plan).to_dict()
-        missing = [n for n in missing if _at(document, n) is None]
+def _refuse_missing(plan: Plan, missing: Sequence[str]) -> None:
+    """Raises PlanError for numbers that no combination had."""
     if missing:
         raise PlanError([Issue("numbers", _refusal(plan, n)) for n in missing])
 
@@ -392,20 +345,26 @@ def broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]]) -> tuple[dict[str, 
     return arrays, allowed
 
 
+BLOCK = 1 << 14  # cells that are computed at once: more would take gigabytes
+
+
 def _broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Found:
+    if math.prod(map(len, axes.values())) > BLOCK:
+        name, values = max(axes.items(), key=lambda axis: len(axis[1]))
+        middle, along = len(values) // 2, list(axes).index(name)
+        halves = [
+            _broadcast(plan, {**axes, name: part}, numbers)
+            for part in (values[:middle], values[middle:])
+        ]
+        return {n: np.concatenate([half[n] for half in halves], along) for n in halves[0]}
     arrays, allowed = broadcast(plan, axes)
-    found = None
-    if math.prod(map(len, axes.values())) >= MANY:
-        with contextlib.suppress(UnsaidError):
-            found = _collapsed(plan, arrays, numbers)
-    if found is None:
-        found = _read(plan, arrays, numbers)
-    every = bool(np.all(allowed))
-    return {n: v if every else np.where(allowed, v, np.nan) for n, v in found.items()}
+    found = _read(plan, arrays, numbers)
+    shape = tuple(map(len, axes.values()))
+    return {n: np.broadcast_to(np.where(allowed, v, np.nan), shape) for n, v in found.items()}
 
 
 def varied(plan: Plan, varying: Mapping[str, Number]) -> Amounts:
-    """A plan's sizes, where some fields are arrays, or terms of an algebra."""
+    """A plan's sizes, where some fields are arrays."""
     sizes: dict[str, Number] = plan.sizes()
     sizes |= {BROADCAST[name]: values for name, values in varying.items()}
     sizes["DP"] = _data_parallel(sizes)
@@ -419,7 +378,7 @@ def _read(
     numbers: Sequence[str],
     amounts: Amounts | None = None,
 ) -> Found:
-    """Numbers of a plan some of whose fields are arrays, or terms of an algebra."""
+    """Numbers of a plan some of whose fields are arrays."""
     amounts, steps = amounts or varied(plan, varying), steps_of(plan)
     swept: Any = plan
     if varying:
@@ -446,26 +405,3 @@ def _read(
             value = value[int(key) if key.isdigit() else key]
         found[number] = np.nan if value is None else value
     return found
-
-
-MANY = 1 << 13  # cells from which on it is quicker to collapse the formulas first
-
-
-def _collapsed(plan: Plan, arrays: Mapping[str, Any], numbers: Sequence[str]) -> Found:
-    """The same of many cells: the formulas are read with terms, those that share their factors
-    become one, and what is left is computed for a block of cells at a time. Raises UnsaidError."""
-    algebra = Algebra()
-    terms = axes_of(algebra, arrays)
-    told = _read(plan, terms, numbers)
-    program = Program(algebra, [v.ravel() for v in arrays.values()], list(told.values()))
-    shape = tuple(v.size for v in arrays.values())
-    found = {n: np.empty(shape) for n in told}
-    for where, values in program.blocks():
-        for n, value in zip(told, values, strict=True):
-            found[n][where] = value
-    return found
-
-
-def axes_of(algebra: Algebra, arrays: Mapping[str, Any]) -> dict[str, Number]:
-    """Axes as terms."""
-    return {n: algebra.axis(n, int(of.min()), int(of.max())) for n, of in arrays.items()}

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from memcore.kept import counted_nowhere, kept, once
-from memcore.tape.algebra import Sum, UnsaidError
 
 Number = Any  # int, float, or a NumPy array of them: whatever the sizes mapping holds
 
@@ -532,8 +531,6 @@ def next_power_of_2(n: Number) -> Number:
     """The least power of two that is not below a positive whole number."""
     if not is_array(n):
         return 1 << (n - 1).bit_length()
-    if isinstance(n, Sum):
-        return n.algebra.next_power_of_2(n)
     import numpy as np
 
     return np.left_shift(1, np.ceil(np.log2(n)).astype(np.int64))
@@ -543,8 +540,6 @@ def where(condition: Any, yes: Number, no: Number) -> Number:
     """`yes` where the condition holds, else `no`; plain values stay plain."""
     if isinstance(condition, bool):
         return yes if condition else no
-    if isinstance(condition, Sum):
-        return condition.where(yes, no)
     import numpy as np
 
     return np.where(condition, yes, no)
@@ -555,8 +550,6 @@ def each_alone(sizes: Mapping[str, Number], of: Callable[[dict[str, Number]], Nu
     import numpy as np
 
     arrays = {name: n for name, n in sizes.items() if is_array(n)}
-    if any(isinstance(n, Sum) for n in arrays.values()):
-        raise UnsaidError("a number of each plan alone")
     plain = {name: n for name, n in sizes.items() if name not in arrays}
     every = np.broadcast(*arrays.values())
     known: dict[tuple[int, ...], Number] = {}
@@ -571,8 +564,6 @@ def each_alone(sizes: Mapping[str, Number], of: Callable[[dict[str, Number]], Nu
 
 def maximum(a: Number, b: Number) -> Number:
     """The larger, element by element for arrays."""
-    if isinstance(a, Sum) or isinstance(b, Sum):
-        return (a if isinstance(a, Sum) else b).algebra.largest(a, b)
     first = a >= b
     if isinstance(first, bool):
         return a if first else b
@@ -583,8 +574,6 @@ def maximum(a: Number, b: Number) -> Number:
 
 def minimum(a: Number, b: Number) -> Number:
     """The smaller, element by element for arrays."""
-    if isinstance(a, Sum) or isinstance(b, Sum):
-        return -(a if isinstance(a, Sum) else b).algebra.largest(-a, -b)
     first = a <= b
     if isinstance(first, bool):
         return a if first else b
@@ -603,16 +592,8 @@ def real(n: Number) -> Number:
     return n * 1.0 if is_array(n) else float(n)
 
 
-def settled(n: Number) -> Number:
-    """A number as it stands: what follows from it is rounded as for one plan."""
-    return n.algebra.settled(n) if isinstance(n, Sum) else n
-
-
 def positive(n: Number) -> bool:
-    """Whether a number, or any of an array's, is above zero; of a formula that nobody has put
-    numbers in some may be."""
-    if isinstance(n, Sum):
-        return True
+    """Whether a number, or any of an array's, is above zero."""
     return bool((n > 0).any()) if is_array(n) else bool(n > 0)
 
 

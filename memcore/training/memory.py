@@ -24,7 +24,7 @@ from memcore.report import (
 )
 from memcore.step.states import MANAGED
 from memcore.step.step import STEPPING, Alive, Instant, Step, saved_for_backward
-from memcore.tape.dims import Number, maximum, settled, where
+from memcore.tape.dims import Number, maximum, where
 from memcore.tape.kinds import Role
 from memcore.tape.ledger import Amounts, Holding, Template
 from memcore.training import offload
@@ -198,7 +198,7 @@ def swept_memory(plan: Plan, steps: Sequence[Step], amounts: Amounts) -> SimpleN
             here |= {"least pages": pages.low, "most pages": pages.high}
         first: Any = found["hbm"] >= here["hbm"] if found else False
         found = {t: where(first, found[t], n) for t, n in here.items()} if found else here
-    tiers = {t: settled(n) for t, n in found.items()}
+    tiers = dict(found)
     least, most = tiers.pop("least pages", None), tiers.pop("most pages", None)
     overheads = plan_overheads(plan, amounts)
     if by_rules(plan):

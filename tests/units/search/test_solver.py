@@ -131,7 +131,7 @@ def test_where_more_gpus_never_help_that_is_soon_said(monkeypatch):
     monkeypatch.setattr(sweeping, "steps_of", lambda plan: asked.append(plan) or steps_of(plan))
     plan = Plan.of({"model": "llama-3-70b", "train": {"framework": "pytorch", "zero": 0}})
     assert solve(plan, "cluster.gpus").value is None
-    assert len(asked) < 10
+    assert len(asked) < 20
 
 
 def test_the_deepest_model_and_the_least_dram():

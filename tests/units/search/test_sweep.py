@@ -15,7 +15,7 @@ from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan
 from memcore.quantity.reading import QUANTITIES, Values
 from memcore.search import sweep as sweeping
-from memcore.search.sweep import sweep, sweep_in_parts
+from memcore.search.sweep import sweep
 from memcore.training.saved import Saved
 
 ROUNDING = 1e-9  # of floating-point sums in another order
@@ -176,8 +176,7 @@ def test_replicas_are_read_with_arrays(gpus, monkeypatch):
     assert held(table, plan, axes, MEMORY) == 10 * len(MEMORY)
 
 
-@pytest.mark.parametrize("most", [4, 96])  # as arrays, and as formulas that are collapsed
-def test_pipelines_that_leave_weights_for_last_are_swept(most):
+def test_pipelines_that_leave_weights_for_last_are_swept():
     start = Plan.of(
         {
             "model": "llama-3.2-1b",
@@ -186,12 +185,12 @@ def test_pipelines_that_leave_weights_for_last_are_swept(most):
         }
     )
     axes = {
-        "train.micro_batch": list(range(1, most + 1)),
-        "train.seq_len": [64 * i for i in range(1, most + 1)],
+        "train.micro_batch": list(range(1, 5)),
+        "train.seq_len": [64 * i for i in range(1, 5)],
     }
     numbers = ("memory.allocated_bytes", "time.step_seconds")
     found = sweep(start, axes, numbers)
-    held(found.iloc[:: max(1, len(found) // 8)], start, axes, numbers)
+    held(found.iloc[::2], start, axes, numbers)
 
 
 @pytest.mark.parametrize("attention", ["eager", "flash"])
@@ -311,26 +310,3 @@ def test_whatever_is_asked_for_is_a_number_or_refused():
 def test_an_axis_wants_a_list_of_values():
     with pytest.raises(PlanError, match=r"train\.checkpointing.*list of values"):
         sweep(Plan(), {"train.checkpointing": "none"})
-
-
-@pytest.mark.parametrize("rows", [1, 3, 4, 7, 24, 1000])
-def test_a_table_in_parts_is_the_table(rows, monkeypatch):
-    monkeypatch.setattr(sweeping, "ROWS", rows)
-    axes = {
-        "train.checkpointing": ["none", "full"],
-        "train.micro_batch": [1, 2, 100_000, 4],
-        "train.seq_len": [64, 300, 512],
-    }
-    numbers = ("memory.allocated_bytes", "time.step_seconds")
-    parts = list(sweep_in_parts(Plan(), axes, numbers))
-    assert max(map(len, parts)) <= rows
-    pd.testing.assert_frame_equal(pd.concat(parts, ignore_index=True), sweep(Plan(), axes, numbers))
-
-
-def test_a_table_in_parts_refuses_what_no_report_has(monkeypatch):
-    monkeypatch.setattr(sweeping, "ROWS", 1)
-    with pytest.raises(PlanError, match=r"serve\.tpot_second.*serve\.tpot_seconds"):
-        next(sweep_in_parts(Plan(), {"train.micro_batch": [1, 2]}, ["serve.tpot_second"]))
-    numbers = ["serve.tpot_seconds"]  # of which the first row has none
-    found = list(sweep_in_parts(Plan(), {"parallel.tp": [7, 1]}, numbers))
-    assert pd.concat(found)[numbers[0]].isna().tolist() == [True, False]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from memcore.cli.arguments import Commands, command, gpu, measured_option, plan_argument
 from memcore.cli.printing import form_options, json_text, printable, table
@@ -19,7 +19,6 @@ from memcore.cli.reading import (
     value_of,
 )
 from memcore.errors import refusal, shown
-
 
 NUMBERS = ("memory.allocated_bytes", "memory.fits", "time.step_seconds")
 EXAMPLE = "train.micro_batch=1,2,4"

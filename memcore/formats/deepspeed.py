@@ -77,7 +77,7 @@ HARMLESS = containing(
     *("pipeline_read", "pipeline_write", "fast_init", "cpuadam", "disable_python_gc"),
     *("dataloader_drop_last", "gradient_allreduce_op", "use_data_before", "graph_harvesting"),
     *("buffer_size", "max_in_cpu"),
-    *("contiguous_gradients", "allgather_bucket_size", "allgather_partitions", "pin_memory"),
+    *("contiguous_gradients", "allgather_bucket_size", "allgather_partitions"),
     *("gather_16bit_weights", "gather_fp16_weights", "nvme_path", "ignore_unused"),
     *("load_from_fp32", "steps_per_print", "gradient_clipping", "scheduler", "wall_clock"),
     *("zero_allow_untested", "comms_logger", "tensorboard", "wandb", "csv_monitor"),
@@ -97,6 +97,7 @@ FROM_WIDTH: dict[str, Callable[[int], int]] = {
     "stage3_param_persistence_threshold": lambda width: 10 * width,
 }
 STAGE_OF_PARAMETERS = 3
+PINNED = "train.offload_pin_memory"
 
 
 def recognise(values: Mapping[str, Any]) -> bool:
@@ -185,6 +186,10 @@ def _offloaded(zero: Keys, draft: Draft) -> None:
             continue
         if draft.read(inner, path, _place, "device") in ("cpu", "nvme"):
             draft.read(inner, buffers, positive, "buffer_count")
+            pinned = draft.read(inner, PINNED, flag, "pin_memory")
+            if pinned is not None and pinned != draft.fields[PINNED]:
+                draft.leave(inner.written("pin_memory"), "is planned as offload_optimizer's")
+            draft.otherwise(PINNED, True, inner.written("pin_memory"))
             if key == "offload_param":
                 for name in ("buffer_size", "max_in_cpu"):
                     draft.read(inner, f"train.offload_param_{name}", whole, name)

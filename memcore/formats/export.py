@@ -244,11 +244,13 @@ def _deepspeed(plan: Plan) -> str:
     if t.offload_optimizer != "none":
         zero["offload_optimizer"] = {
             "device": t.offload_optimizer,
+            "pin_memory": t.offload_pin_memory,
             "buffer_count": t.offload_optimizer_buffers,
         }
     if t.offload_parameters != "none":
         zero["offload_param"] = {
             "device": t.offload_parameters,
+            "pin_memory": t.offload_pin_memory,
             "buffer_count": t.offload_param_buffers,
             "buffer_size": t.offload_param_buffer_size,
             "max_in_cpu": t.offload_param_max_in_cpu,

@@ -7,12 +7,15 @@ dtype, which are its defaults; allgather_bucket_size decides no memory, since th
 1 and 2 are gathered in place.
 
 A flat group is padded once to the ranks; here each tensor's part is rounded up for itself, which is
-less than one element a tensor more. Which tensors' gradients a rank of stages 1 and 2 keeps whole
+less than one element a tensor more. Weights are grouped in the order of the model's layers, those
+without weight decay among them, which torch's optimizers have in a small group of their own. Which
+tensors' gradients a rank of stages 1 and 2 keeps whole
 at the edges of its partition depends on the rank: the partition itself is counted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from memcore.frameworks.framework import Framework
@@ -33,6 +36,7 @@ from memcore.step.step import (
     tables_of,
     weights,
 )
+from memcore.tape.algebra import Sum, UnsaidError
 from memcore.tape.dims import (
     ALLREDUCED,
     BUCKET,
@@ -41,9 +45,11 @@ from memcore.tape.dims import (
     HOSTED,
     LARGEST,
     LIVE,
+    LOADED,
     PARAMETER_BUFFER,
     PERSISTENT,
     PREFETCH,
+    ROUNDED,
     SLICE,
     STATE,
     SUBGROUP,
@@ -56,6 +62,7 @@ from memcore.tape.dims import (
     flat,
     maximum,
     minimum,
+    next_power_of_2,
     where,
 )
 from memcore.tape.ledger import BACKWARD, Amounts, Group, Template
@@ -73,6 +80,7 @@ from memcore.timing.communication import (
 )
 from memcore.timing.pieces import moved
 from memcore.words.training import FRAMEWORKS, QUANTIZED
+from memcore.words.word import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from memcore.plan.sections import Train
@@ -82,7 +90,7 @@ NORM_CHUNK = 250_000_000  # elements; stage3.py: _constant_buffered_norm2
 
 DIMENSIONS = (
     *(GROUP, LARGEST, PERSISTENT, LIVE, PREFETCH, BUCKETED, UNREDUCED, ALLREDUCED, SUBGROUP, SLICE),
-    *(HOSTED, SWAPPED, PARAMETER_BUFFER),
+    *(HOSTED, SWAPPED, PARAMETER_BUFFER, ROUNDED, LOADED),
 )
 
 
@@ -136,6 +144,78 @@ def complete(sizes: dict[str, Number], train: Train, step: Step) -> None:
     sizes["HOSTED"], sizes["SWAPPED"] = held, share - held if swapping else 0 * share
     sizes["PARAMETER_BUFFER"] = train.offload_param_buffer_size if swapping else 0
     sizes["SLICE"] = of_stage_3 if step.zero == 3 else minimum(longest, share)
+    sizes["ROUNDED"] = sizes["LOADED"] = 0
+    if train.offload_optimizer != "none" or train.offload_parameters != "none":
+        _pinned(sizes, train, step)
+
+
+def _pinned(sizes: dict[str, Number], train: Train, step: Step) -> None:
+    """Add what page-locked buffers take beyond what lies in them: PyTorch makes each a power of two
+    and keeps freed ones (aten/src/ATen/core/CachingHostAllocator.h).
+
+    Stage 3 pins a rank's part of each tensor as it is loaded, then one buffer of all of them; all
+    16-bit gradients; and those in fp32 of each sub-group, which ends with the tensor that fills it
+    (stage3.py: _create_fp16_sub_groups, initialize_optimizer_states). Stages 1 and 2 pin the
+    master copy, its 16-bit copy and gradients, a tensor's gradient on its way, and each tensor's
+    gradient while they accumulate (stage_1_and_2.py).
+    """
+    if any(isinstance(n, Sum) for n in sizes.values()):
+        raise UnsaidError("a number of each plan alone")
+    half = DTYPE_BYTES[step.copies.compute]
+    share = ceil_div(sizes["GROUP"], sizes["STATE"])
+    rounded: Number = 0
+    if train.offload_parameters == "cpu":
+        rounded = rounded + _spare(half * share)  # pinned whatever the file says
+    if train.offload_parameters == "nvme":
+        swapped = train.offload_param_buffers * sizes["PARAMETER_BUFFER"]
+        rounded = rounded + _spare(half * sizes["HOSTED"]) + _spare(half * swapped)
+    if not train.offload_pin_memory:
+        sizes["ROUNDED"] = rounded
+        return
+    if train.offload_parameters == "cpu":
+        small = train.stage3_param_persistence_threshold
+        for each in _in_order(step, sizes, trained=False):
+            block = next_power_of_2(half * ceil_div(each, sizes["SHARD"]))
+            sizes["LOADED"] = sizes["LOADED"] + where(each > small, block, 0 * block)
+    if train.offload_optimizer != "none":
+        rounded = rounded + _rounded_states(sizes, train, step, share, half)
+    sizes["ROUNDED"] = rounded
+
+
+def _rounded_states(
+    sizes: dict[str, Number], train: Train, step: Step, share: Number, half: int
+) -> Number:
+    """Of pinned buffers of the optimizer and its gradients, what is beyond what lies in them."""
+    if step.zero == 3:
+        rounded = _spare(half * share)
+        if train.offload_optimizer == "nvme":
+            return rounded + train.offload_optimizer_buffers * _spare(4 * sizes["SUBGROUP"])
+        filled: Number = 0
+        for each in _in_order(step, sizes, trained=True):
+            filled = filled + ceil_div(each, sizes["STATE"])
+            full = filled >= train.sub_group_size
+            rounded = rounded + where(full, _spare(4 * filled), 0 * filled)
+            filled = where(full, 0 * filled, filled)
+        return rounded + _spare(4 * filled)
+    rounded = 2 * _spare(4 * share) + _spare(half * share) + _spare(half * sizes["LARGEST"])
+    if train.grad_accumulation > 1:
+        spare = sum(_spare(half * each) for each in _in_order(step, sizes, trained=True))
+        rounded = rounded + ceil_div(spare, sizes["STATE"])
+    return rounded
+
+
+def _spare(n: Number) -> Number:
+    """What a pinned buffer takes beyond its bytes."""
+    return where(n > 0, next_power_of_2(maximum(n, 1)) - n, 0 * n)
+
+
+def _in_order(step: Step, sizes: dict[str, Number], trained: bool) -> Iterator[Number]:
+    """Elements of each tensor in the order of the model; `trained`: of those that are alone."""
+    for tape, times in step.blocks.counted(step.layers.counts):
+        for _ in range(times):
+            for p in tape.parameters:
+                if p.trained or not trained:
+                    yield _stored(p, sizes)
 
 
 def _stored(p: Storage, sizes: dict[str, Number]) -> Number:

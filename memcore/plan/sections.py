@@ -73,6 +73,10 @@ def _all(*whens: When) -> When:
     return lambda drafted, model: all(when(drafted, model) for when in whens)
 
 
+def _any(*whens: When) -> When:
+    return lambda drafted, model: any(when(drafted, model) for when in whens)
+
+
 def _of_model(has: Callable[[Model], object]) -> When:
     return lambda drafted, model: bool(has(model))
 
@@ -82,6 +86,7 @@ _deepspeed = _is("train.framework", *(name for name, f in training.FRAMEWORKS.it
 _zero_3 = _all(_deepspeed, _is("train.zero", 3))
 _adapted = _not("train.adapter", "none")
 _on_nvme = _is("train.offload_parameters", "nvme")
+_offloads = _any(_not("train.offload_optimizer", "none"), _not("train.offload_parameters", "none"))
 _learns = _is("together.kind", "grpo", "ppo")
 _image = _of_model(lambda model: model.tower and model.tower.image)
 _any_size = _of_model(lambda m: m.tower and m.tower.image and m.tower.image.unit)
@@ -799,6 +804,16 @@ class Train(Section):
         names=("activation_offloading",),
         group="Offload",
         lever=EachWord(),
+    )
+    offload_pin_memory: bool = declare(
+        True,
+        "Pinned host buffers",
+        "DeepSpeed: what is offloaded lies in page-locked memory (pin_memory), of which PyTorch "
+        "takes a power of two for each buffer and gives none back. On by default since 0.19.5.",
+        key="pinoff",
+        group="Offload",
+        when=_all(_deepspeed, _offloads),
+        lever=Switch(False),
     )
     offload_optimizer_buffers: int = number(
         4,

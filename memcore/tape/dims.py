@@ -352,6 +352,15 @@ SWAPPED = Dim("SWAPPED", "of this GPU's part of GROUP, what is on NVMe")
 PARAMETER_BUFFER = Dim(
     "PARAMETER_BUFFER", "elements of one buffer that weights are swapped in from NVMe; 0 without"
 )
+ROUNDED = Dim(
+    "ROUNDED",
+    "bytes that PyTorch adds to one GPU's pinned buffers, each of which it makes a power of two",
+)
+LOADED = Dim(
+    "LOADED",
+    "bytes of pinned blocks that one GPU's part of each tensor was loaded into, each a power of "
+    "two: free once the weights lie in one buffer, and kept by PyTorch",
+)
 SLICE = Dim(
     "SLICE",
     "parameters in the largest tensor's part on one GPU, at most what its norm takes at once",

@@ -26,7 +26,9 @@ from memcore.tape.dims import (
     GROUP,
     HOSTED,
     LARGEST,
+    LOADED,
     PARAMETER_BUFFER,
+    ROUNDED,
     STATE,
     SUBGROUP,
     SWAPPED,
@@ -75,6 +77,7 @@ def resting(plan: Plan, step: Step | Blend) -> list[Resting]:
     return [
         *_states(plan, step),
         *_parameters(plan, step),
+        *_pinned(plan, step),
         *_activations(plan, step),
         *_loader(plan),
     ]
@@ -204,6 +207,18 @@ def _flat_parameters(plan: Plan, step: Step) -> list[Resting]:
         _buffer(plan, "swap buffers of the weights", PARAMETER_BUFFER, half, swap,
                 times=t.offload_param_buffers),
     ]  # fmt: skip
+
+
+def _pinned(plan: Plan, step: Step) -> list[Resting]:
+    """What DeepSpeed's page-locked buffers take beyond what lies in them."""
+    if not step.flat or {step.offload, step.offload_parameters} == {"none"}:
+        return []
+    rounding = "PyTorch makes each pinned buffer a power of two"
+    freed = "pinned blocks that weights were loaded into, which PyTorch keeps (pin_memory)"
+    return [
+        _buffer(plan, "pinned buffers, rounded up", ROUNDED, "int8", rounding),
+        _buffer(plan, "weights as they were loaded", LOADED, "int8", freed),
+    ]
 
 
 def _activations(plan: Plan, step: Step) -> list[Resting]:

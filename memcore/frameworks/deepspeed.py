@@ -36,7 +36,6 @@ from memcore.step.step import (
     tables_of,
     weights,
 )
-from memcore.tape.algebra import Sum, UnsaidError
 from memcore.tape.dims import (
     ALLREDUCED,
     BUCKET,
@@ -159,8 +158,6 @@ def _pinned(sizes: dict[str, Number], train: Train, step: Step) -> None:
     master copy, its 16-bit copy and gradients, a tensor's gradient on its way, and each tensor's
     gradient while they accumulate (stage_1_and_2.py).
     """
-    if any(isinstance(n, Sum) for n in sizes.values()):
-        raise UnsaidError("a number of each plan alone")
     half = DTYPE_BYTES[step.copies.compute]
     share = ceil_div(sizes["GROUP"], sizes["STATE"])
     rounded: Number = 0

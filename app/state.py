@@ -772,7 +772,15 @@ def open_files(texts: Sequence[Text]) -> None:
     ran_out = [Issue("", f"Memory ran out: {each}.") for each in found.failures]
     wants = [Issue("", f"Not read, since it is not here: {name}.") for name in found.wants]
     rest = (each for each in found.assumed if each not in found.decides)
-    told = (*found.unsure, *found.decides, *wants, *rest, *found.changed, *found.left)
+    told = (
+        *found.unsure,
+        *found.differs,
+        *found.decides,
+        *wants,
+        *rest,
+        *found.changed,
+        *found.left,
+    )
     s.adjusted = [*ran_out, *told]
     s.adjusted_to = " and ".join(f"{name} ({kind})" for name, kind in found.kinds.items())
     s.applied.append((before, found.plan, s.adjusted_to))

@@ -187,6 +187,7 @@ def _told(found: Found) -> tuple[str, ...]:
     """What of a file of another program is not in its plan, or not in the file."""
     kinds = (
         ("not certain", found.unsure),
+        ("planned otherwise than the program does it", found.differs),
         ("decides whether it fits, and no file says it", found.decides),
         ("not read, since it is not given", found.wants),
         ("not planned", found.left),

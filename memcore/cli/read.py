@@ -89,6 +89,9 @@ def _told(found: Found) -> Iterator[str]:
     doubts = {issue.field: issue.message for issue in found.unsure}
     for name, kind in sorted(found.kinds.items(), key=lambda each: each[0] not in doubts):
         yield f"{name}: {doubts.get(name, kind)}"
+    if found.differs:
+        yield "Planned otherwise than the program does it:"
+        yield from (f"  {issue}" for issue in found.differs)
     if found.decides:
         yield "What no file says, and what decides whether it fits:"
         yield from (f"  {issue}" for issue in found.decides)

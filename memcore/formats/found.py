@@ -248,7 +248,8 @@ class Draft:
     quantized  what an hf_quant_config.json says beside the model's config.json
     guesser   what the files call the draft, and its config.json (drafted) where they hold one
     served    what it is called by those who ask it
-    left      keys that move memory or time and that no plan says, with why
+    left      keys that move memory or time and that no plan says, with why; differs: those whose
+              plan is of something else than the program does, which come first
     unread    all other keys: nothing is known of them
     keys      how many keys were looked at, in all files
     unsure    why the file that was read last may be of another program, or ''
@@ -274,6 +275,7 @@ class Draft:
     guesser: str = ""
     drafted: Mapping[str, Any] | None = None
     left: list[Issue] = field(default_factory=list)
+    differs: list[Issue] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     keys: int = 0
     unsure: str = ""
@@ -338,6 +340,10 @@ class Draft:
     def leave(self, key: str, why: str) -> None:
         """A key that moves memory or time, and that no plan says."""
         self.left.append(Issue(key, why))
+
+    def differ(self, key: str, why: str) -> None:
+        """A key that places the model elsewhere than the plan does."""
+        self.differs.append(Issue(key, why))
 
     def chosen(self, one: str, what: str, known: Iterable[str]) -> None:
         """That of several in a file one is read."""

@@ -24,10 +24,16 @@ MARGIN = GiB  # of each GPU stays free: --fit-target
 LAYER, NONE, ROW, TENSOR = "layer", "none", "row", "tensor"  # --split-mode
 OLLAMA, LLAMA = "Ollama", "--fit"
 TIERS = ((47 * GiB, 262_144), (23 * GiB, 32_768), (0, 4096))  # Ollama's context by GPU memory
+FEWEST = 2  # layers on the GPU that a plan has at least, the output one of them
+ON_CPU = (
+    "0: the model is on the CPU alone, and the plan has one layer and the output on the GPU, the "
+    "least that is planned"
+)
 MOST_SHARE = 1e6  # of a part of --tensor-split that is taken for one
 MOST_PATTERN = 200  # characters of a pattern that is read
 NESTED = re.compile(r"[+*}?]\)\s*[+*{]")  # repeats repeats: it may take forever
 EXPERT_TENSORS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+SHARED_EXPERT = "_shexp"
 OTHER_TENSORS = (
     *("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"),
     *("attn_qkv", "ssm_out", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"),
@@ -52,7 +58,7 @@ def share_out(mode: str, devices: int) -> Callable[[Draft, Around], None]:
             draft.put("serve.pp", parts, "--split-mode", f"{mode}: layers over {parts} GPUs")
             if mode == ROW:
                 why = "row: is planned as layers over the GPUs; the cache is on the main one there"
-                draft.leave("--split-mode", why)
+                draft.differ("--split-mode", why)
 
     return decide
 
@@ -99,15 +105,27 @@ def overridden(said: str) -> Callable[[Draft, Around], None]:
 
         layers = range(around.model.layers)
         experts = [sum(on_cpu(f"blk.{i}.{t}.weight") for t in EXPERT_TENSORS) for i in layers]
-        others = any(on_cpu(f"blk.{i}.{t}.weight") for i in layers for t in OTHER_TENSORS)
+        shared = around.model.experts
+        known = [t for t in OTHER_TENSORS if shared or not t.endswith(SHARED_EXPERT)]
+        others = [t for i in layers for t in known if on_cpu(f"blk.{i}.{t}.weight")]
         n = round(sum(experts) / len(EXPERT_TENSORS))
         if n and around.model.experts:
             draft.put("serve.cpu_moe_layers", n, "--override-tensor", f"experts of {n} layers")
-        if others or not around.model.experts:
-            why = "tensors on the CPU that are no experts are not planned: they stay on the GPU"
-            draft.leave("-ot, --override-tensor", why)
+        if others:
+            draft.differ("-ot, --override-tensor", _stays(others, layers))
+        elif not (n and around.model.experts):
+            draft.leave("-ot, --override-tensor", f"{said[:80]}: no tensor that is planned has it")
 
     return decide
+
+
+def _stays(moved: Sequence[str], layers: Sequence[int]) -> str:
+    """That tensors stay on the GPU which the program has on the CPU."""
+    counts = [f"{t} of {moved.count(t)}" for t in OTHER_TENSORS if t in moved]
+    return (
+        f"tensors on the CPU that are no experts stay on the GPU in this plan: {', '.join(counts)} "
+        f"of {len(layers)} layers; serve.gpu_layers moves layers with their cache"
+    )
 
 
 def _compiles(pattern: str) -> bool:

@@ -136,7 +136,8 @@ class Found:
     assumed   fields that decide much and that no file says, with what stands there; decides: those
               of them with whose other values the verdict is another, which come first
     changed   what was changed, since what the files say together is no plan
-    left      keys that move memory or time, and that no plan says, with why
+    left      keys that move memory or time, and that no plan says, with why; differs: those whose
+              plan is of something else than the program does, which come first
     wants     files that these name; given beside them they are read too
     unread    keys that are no known argument of the program's
     failures  what programs said when memory ran out: at least so much the job needs
@@ -154,10 +155,11 @@ class Found:
     failures: tuple[Failure, ...] = ()
     decides: tuple[Issue, ...] = ()
     unsure: tuple[Issue, ...] = ()
+    differs: tuple[Issue, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The same for JSON."""
-        issues = ("unsure", "decides", "assumed", "changed", "left")
+        issues = ("unsure", "differs", "decides", "assumed", "changed", "left")
         return {
             "plan": self.plan.document(),
             "files": dict(self.kinds),
@@ -294,6 +296,7 @@ def read_files(
         tuple(draft.failures),
         decides,
         tuple(unsure),
+        tuple(draft.differs),
     )
 
 

@@ -739,7 +739,7 @@ def _llama(keys: Keys, draft: Draft) -> None:
     devices = [d for d in str(keys.one("dev", "device") or "").split(",") if d and d != "none"]
     parts = [p for p in re.split(r"[,/]", str(keys.one("ts", "tensor_split") or "")) if p]
     if len({*parts} - {"0"}) > 1:
-        draft.leave("-ts, --tensor-split", placement.unequal(parts))
+        draft.differ("-ts, --tensor-split", placement.unequal(parts))
     parts = [p for p in parts if p != "0"]
     keys.one("sm", "split_mode")  # whose 'none' is a word of its own
     said_mode = keys.values.get("sm") or keys.values.get("split_mode")
@@ -760,9 +760,8 @@ def _llama(keys: Keys, draft: Draft) -> None:
     if not off and mode == placement.LAYER and all(keys.values.get(name) is None for name in moved):
         draft.places = placement.LLAMA
     if str(layers) == "0":
-        draft.leave(
-            "--gpu-layers", "0: a model on the CPU alone is not planned; all are on the GPU"
-        )
+        draft.put("serve.gpu_layers", placement.FEWEST, "--gpu-layers", 0)
+        draft.differ("--gpu-layers", placement.ON_CPU)
     if keys.on("cmoe", "cpu_moe"):
         draft.later.append(_all_experts)
     if keys.on("nkvo", "no_kv_offload"):

@@ -1222,7 +1222,10 @@ SAID = (
     (f"{SERVES} -ctk q5_1 -ctv iq4_nl",
      {"serve.kv_dtype": "q5_1", "serve.value_dtype": "iq4_nl"}, ()),
     (f"{SERVES} --cache-ram 8192 --swa-full", {}, ("cache-ram", "swa-full")),
-    (SERVES.replace("-ngl 99", "-ngl 0"), {}, ("CPU alone",)),
+    (SERVES.replace("-ngl 99", "-ngl 0"), {"serve.gpu_layers": 2}, ("CPU alone",)),
+    (f"{SERVES} -ts 3,1", {"serve.pp": 2}, ("the fullest GPU has 75%",)),
+    (f"{SERVES} -ot ffn_up=CPU", {}, ("ffn_up of 32 of 32 layers",)),
+    (f"{SERVES} -ot nothing=CPU", {}, ("no tensor that is planned",)),
     ("vllm serve Qwen/Qwen3-8B-FP8 --num-gpu-blocks-override 512", {"serve.weight_dtype": "fp8"},
      ("num-gpu-blocks-override",)),
     (f"python -m sglang.launch_server --model Qwen/Qwen3-8B {KT}", {},
@@ -1235,7 +1238,7 @@ def test_a_key_that_bears_on_memory_or_time_is_read_or_told(content, wanted, lef
     found = read(("job", content))
     plan = found.plan.document()
     assert {path: get(plan, path) for path in wanted} == wanted
-    told = "\n".join(map(str, found.left))
+    told = "\n".join(map(str, (*found.differs, *found.left)))
     assert not [word for word in left if word not in told], told
 
 

@@ -33,7 +33,7 @@ def columns() -> list[Column]:
         taken = (*names, FIELD, FIGURE, "key", tables.PATH)
         names.append(f"{string.ascii_uppercase[i]}: {name}" if name in taken else name)
     return [
-        Column(name, plan, _report(plan), pin, state.calibrated(plan), state.beside_server(plan))
+        Column(name, plan, _report(plan), pin, (state.calibrated(plan), state.beside_server(plan)))
         for name, (_, plan, pin) in zip(names, every, strict=True)
     ]
 

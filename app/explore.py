@@ -359,7 +359,7 @@ def _gpus(plan: Plan, now: Asked) -> None:
             "**Choices, ranks and costs are as predicted.** Calibrated seconds stand beside those "
             "that your benchmark says something of."
         )
-    beside = tables.BESIDE.values()
+    beside = tables.CALIBRATED.values()
     _table(
         rows,
         [name for name in tables.BOOKING_COLUMNS if by or name not in beside],

@@ -1,53 +1,207 @@
-"""Measured: a step that somebody ran, which the plan on the page is read beside."""
+"""What somebody measured, which the plan on the page is compared with: a step or what a run had in
+memory on the page Time, a server on the page Serve."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import streamlit as st
 
 from app import parts, places, state, tables
 from app.line import Item
-from app.tables.time import calibrated_ends
 from app.text import plain
+from memcore.errors import Issue
 from memcore.formats.snapshot import Device
 from memcore.formats.totals import Totals
-from memcore.plan.measured import MOST_SECONDS
+from memcore.plan.measured import MOST_SECONDS, MOST_WAIT, Measured
 from memcore.plan.plan import title_of
 from memcore.report import Memory
+from memcore.search.measured import LATENCIES, STEP, Calibrated
 from memcore.units import GiB, bytes_text, seconds_text
+from memcore.words.serving import CLOSED
 
-TITLE = "Read it beside a run of yours"
+TITLE = "Compare with what you measured"
+SAID = {STEP: "", **LATENCIES}  # what calibrated seconds are of, in the strip
+# The fields of each form: its key, label, the most that it takes, and an example.
+OF_STEP = (
+    ("measured_seconds", "Seconds of one optimizer step", MOST_SECONDS, "e.g. 9.5"),
+    ("measured_gib", "Peak memory, GiB (if known)", 1e6, "torch.cuda.max_memory_allocated()"),
+)
+OF_SERVER = (
+    ("bench_token", "Milliseconds per token, after the first", 1e7, "e.g. 14"),
+    ("bench_first", "Seconds to the first token (if known)", MOST_WAIT, "e.g. 0.9"),
+)
+ABOUT_STEP = (
+    "Did this plan run? Say what one optimizer step took, or drop a memory snapshot. Every plan "
+    "with its framework, kernels, attention, adapter and GPU is then shown twice: as predicted, "
+    "and as your run has it. The link carries it."
+)
+ABOUT_SERVER = (
+    "Did you benchmark this server? Say what it took, or drop or paste what `vllm bench serve`, "
+    "SGLang's `bench_serving`, `trtllm-bench`, `llama-bench`, genai-perf or AIPerf printed. Other "
+    "loads of this server are then shown twice: as predicted, and as your benchmark has them. The "
+    "link carries it. A benchmark has as many requests at all times, so *Arrivals* becomes a "
+    "closed loop."
+)
 
 
-def section() -> None:
+def section(server: bool = False) -> None:
     """What was measured and what it comes to, or a place to say it."""
-    dropped = state.held() or state.held_issues()
-    parts.folded(TITLE, _content, unfolded=bool(state.measured() or dropped))
+    dropped = state.bench_issues() if server else state.held() or state.held_issues()
+    parts.folded(TITLE, _content, server, unfolded=bool(_measured(server) or dropped))
 
 
-def held(data: bytes) -> None:
-    """What is done with what a run held, as somebody drops it: the page leads to what it says."""
+def as_predicted(what: str) -> None:
+    """That something is as predicted, where a measured server might be taken to move it."""
+    if state.benched_moves():
+        parts.small(f"**{what} as predicted**, and not as your benchmark has them.")
+
+
+def snapshot_dropped(data: bytes) -> None:
+    """The page leads to what a run had in memory, by what somebody dropped."""
     state.use_snapshot(data)
+    _lead("time")
+
+
+def benchmark_given(text: str) -> None:
+    """The page leads to what a benchmark printed, as somebody dropped or pasted it."""
+    state.use_bench(text)
+    _lead("serve")
+
+
+def _lead(view: str) -> None:
     st.session_state[f"folded_{TITLE}"] = True
-    places.lead("time")
+    places.lead(view)
+
+
+def _measured(server: bool) -> Measured | None:
+    return state.benched() if server else state.measured()
+
+
+def _calibrated(server: bool) -> Calibrated | None:
+    return state.beside_server() if server else state.calibrated()
+
+
+def _content(server: bool) -> None:
+    if server and (issues := state.bench_issues()):
+        _not_read("This benchmark is not read.", issues)
+    elif not server:
+        _snapshot()
+    by = _measured(server)
+    if by is None:
+        _ask(server)
+        return
+    here = by.plan == state.plan()
+    st.markdown(_server_text(by, here) if server else _step_text(by, here))
+    if calibrated := _calibrated(server):
+        parts.table(
+            tables.calibrated(calibrated),
+            key="calibrated",
+            alt="Figures as predicted, and calibrated by what was measured",
+        )
+        parts.small(plain(calibrated.assumed))
+    if refused := state.refused_server() if server else state.refused_measured():
+        st.warning(
+            f"**It does not calibrate the plan on this page.**\n{parts.listed(refused)}",
+            icon=":material/difference:",
+        )
+    key = "benched" if server else "measured"
+    with st.container(horizontal=True):
+        if not here:
+            label = f"Open the {'server' if server else 'plan'} that ran"
+            st.button(label, key=f"{key}_open", on_click=state.replace, args=(by.plan,))
+        st.button(
+            f"Forget the {'benchmark' if server else 'run'}",
+            key=f"{key}_forget",
+            on_click=state.forget_bench if server else state.forget_measured,
+            icon=":material/close:",
+        )
+
+
+def _step_text(by: Measured, here: bool) -> str:
+    of, peak = by.plan, f", {bytes_text(by.bytes)} allocated" if by.bytes else ""
+    whose = "This plan ran" if here else f"{plain(of.architecture.label)} ran"
+    gpus = "" if here else f" on {of.cluster.gpus:,} × {plain(of.accelerator.label)}"
+    return f"**{whose}{gpus}: {seconds_text(by.seconds)} a step{peak}.**"
+
+
+def _server_text(by: Measured, here: bool) -> str:
+    of, s = by.plan, by.plan.serve
+    took = [f"{seconds_text(by.first)} to the first token"] if by.first else []
+    took += [f"{seconds_text(by.token)} a token"] if by.token else []
+    took += [f"{by.rate:,.0f} tokens/s"] if by.rate else []
+    gpus = f"{of.serving_ranks:,} × {plain(of.accelerator.label)}"
+    whose = "This server ran" if here else f"{plain(of.architecture.label)} ran on {gpus}"
+    load = f"{s.concurrency:,} at once, {s.prompt_len:,} tokens in and {s.output_len:,} out"
+    return f"**{whose}: {', '.join(took)}**, with {load}."
+
+
+def _ask(server: bool) -> None:
+    parts.prose(ABOUT_SERVER if server else ABOUT_STEP)
+    with st.form("measured_form", border=False):
+        *columns, last = st.columns([2, 2, 1], vertical_alignment="bottom")
+        for column, (key, label, most, example) in zip(
+            columns, OF_SERVER if server else OF_STEP, strict=True
+        ):
+            column.number_input(
+                label, min_value=0.0, max_value=most, value=None, format="%g", key=key,
+                placeholder=example,
+            )  # fmt: skip
+        last.form_submit_button("Use it", on_click=_given, args=(server,))
+    if st.session_state.get("measured_missing"):
+        what = "token, or the first one," if server else "measured step"
+        st.error(f"A {what} takes more than 0 seconds.", icon=":material/block:")
+
+
+def _given(server: bool) -> None:
+    s = st.session_state
+    one, other = (s[key] or 0.0 for key, *_ in (OF_SERVER if server else OF_STEP))
+    s.measured_missing = not (one or (server and other))
+    if s.measured_missing:
+        return
+    if server:
+        state.change({"serve.arrivals": CLOSED})
+        state.bench(one / 1e3, other)
+    else:
+        state.measure(one, round(other * GiB))
+
+
+def in_strip(server: bool = False) -> Iterator[Item]:
+    """The calibrated seconds with the predicted ones, or why there are none."""
+    if calibrated := _calibrated(server):
+        for name, moved in calibrated.moved.items():
+            yield Item(
+                f" {SAID[name]}, calibrated" if SAID[name] else " calibrated",
+                bold=seconds_text(moved.calibrated_seconds),
+                help=f"{moved.ends}. {calibrated.assumed}",
+            )
+    elif issues := state.refused_server() if server else state.refused_measured():
+        differ = ", ".join(title_of(issue.field) for issue in issues)
+        yield Item(f"not calibrated: your {'benchmark' if server else 'run'} differs in {differ}")
+
+
+# --- what a run had in memory --------------------------------------------------------------------
+
+
+def _not_read(what: str, issues: Sequence[Issue]) -> None:
+    st.error(f"**{what}**\n{parts.listed(issues)}", icon=":material/block:")
 
 
 def _snapshot() -> None:
-    """What a run held, beside the plan; or why a file does not say it."""
+    """What a run had in memory and what is planned; or why a file does not say it."""
     if issues := state.held_issues():
-        st.error("**This is not read.**\n" + parts.listed(issues), icon=":material/block:")
-    found, report = state.held(), state.report()
-    if found is None or report.memory is None:
+        _not_read("This is not read.", issues)
+    held, report = state.held(), state.report()
+    if held is None or report.memory is None:
         return
-    device = found.fullest
+    device = held.fullest
     st.markdown(_totals(device) if isinstance(device, Totals) else _peak(device))
     if isinstance(device, Totals) and device.ran_out:
         parts.prose(_why_not(device.peak["allocated"], report.memory))
     for failure in device.failures:
         st.warning(f"Memory ran out: {failure}.", icon=":material/memory_alert:")
     rows = tables.held(device, report.memory)
-    parts.table(rows, key="held", alt="The plan's peak beside what a run held")
+    parts.table(rows, key="held", alt="The plan's peak, and what a run had")
 
 
 def _peak(device: Device) -> str:
@@ -75,72 +229,3 @@ def _why_not(needed: int, memory: Memory) -> str:
         f"{peak}, which is less, so that the run was not as this plan. Set the model, the "
         "micro-batch, the sequence length and all else as the run had it, or drop the job's files."
     )
-
-
-def _content() -> None:
-    _snapshot()
-    measured = state.measured()
-    if measured is None:
-        _ask()
-        return
-    took = seconds_text(measured.seconds)
-    peak = f", {bytes_text(measured.bytes)} allocated" if measured.bytes else ""
-    of = measured.plan
-    here = of == state.plan()
-    whose = "This plan ran" if here else f"{plain(of.architecture.label)} ran"
-    gpus = "" if here else f" on {of.cluster.gpus:,} × {plain(of.accelerator.label)}"
-    st.markdown(f"**{whose}{gpus}: {took} a step{peak}.**")
-    found = state.calibrated()
-    if found:
-        parts.table(
-            tables.calibrated(found, state.report()),
-            key="calibrated",
-            alt="Figures as predicted, and calibrated by the measured step",
-        )
-        parts.small(plain(found.assumed))
-    ways = ("Open the plan that ran", "Forget the run")
-    parts.ran(
-        state.refused_measured(), None if here else of, "measured", ways, state.forget_measured
-    )
-
-
-def _ask() -> None:
-    parts.prose(
-        "Did this plan run? Say what one optimizer step took. Every plan with its framework, "
-        "kernels, attention, adapter and GPU is then shown twice: as predicted, and as your run "
-        "has it. The link carries it."
-    )
-    with st.form("measured_form", border=False):
-        left, middle, right = st.columns([2, 2, 1], vertical_alignment="bottom")
-        left.number_input(
-            "Seconds of one optimizer step", min_value=0.0, max_value=MOST_SECONDS, value=None,
-            format="%g", key="measured_seconds", placeholder="e.g. 9.5",
-        )  # fmt: skip
-        middle.number_input(
-            "Peak memory, GiB (if known)", min_value=0.0, max_value=1e6, value=None, format="%g",
-            key="measured_gib", placeholder="torch.cuda.max_memory_allocated()",
-        )  # fmt: skip
-        right.form_submit_button("Use this run", on_click=_given)
-    if st.session_state.get("measured_missing"):
-        st.error("A measured step takes more than 0 seconds.", icon=":material/block:")
-
-
-def _given() -> None:
-    s = st.session_state
-    seconds, gib = s.measured_seconds or 0.0, s.measured_gib or 0.0
-    s.measured_missing = seconds <= 0
-    if seconds > 0:
-        state.measure(seconds, round(gib * GiB))
-
-
-def in_strip() -> Iterator[Item]:
-    """The calibrated step beside the predicted one, or why there is none."""
-    if found := state.calibrated():
-        yield Item(
-            " calibrated",
-            bold=seconds_text(found.calibrated_seconds),
-            help=f"{calibrated_ends(found)}. {found.assumed}",
-        )
-    elif issues := state.refused_measured():
-        differ = ", ".join(title_of(issue.field) for issue in issues)
-        yield Item(f"not calibrated: your run differs in {differ}")

@@ -161,26 +161,6 @@ def chart(
     )
 
 
-def ran(
-    refused: Sequence[Issue],
-    of: Plan | None,
-    key: str,
-    ways: tuple[str, str],
-    forget: Callable[[], None],
-) -> None:
-    """Why what ran does not calibrate the plan on this page, if it does not, and the ways on: to
-    the plan that ran, where it is another (`of`), and to forget it."""
-    if refused:
-        st.warning(
-            f"**It does not calibrate the plan on this page.**\n{listed(refused)}",
-            icon=":material/difference:",
-        )
-    with st.container(horizontal=True):
-        if of:
-            st.button(ways[0], key=f"{key}_open", on_click=state.replace, args=(of,))
-        st.button(ways[1], key=f"{key}_forget", on_click=forget, icon=":material/close:")
-
-
 def _passes(run: Run) -> str:
     """What saves and failures make of it."""
     return (

@@ -10,14 +10,12 @@ from datetime import date
 from app import bar, palette
 from app.fields import in_words, setting
 from app.tables.levers import saved_text
-from app.tables.time import calibrated_text
 from app.text import VERDICTS, title_of_plan
 from memcore.plan.plan import Plan, title_of
 from memcore.report import Memory, Report, Run, Serve, Time, TogetherMemory
-from memcore.search.benched import BesideServer
-from memcore.search.calibration import Calibrated
 from memcore.search.choices import own_price
 from memcore.search.levers import Lever, differences
+from memcore.search.measured import FIRST, STEP, TOKEN, Calibrated
 from memcore.serving.notes import serving_notes
 from memcore.units import (
     bytes_text,
@@ -65,7 +63,7 @@ def page(
     calibrated: Calibrated | None = None,
     about: str = "",
     beside: Sequence[Mapping[str, object]] = (),
-    server: BesideServer | None = None,
+    server: Calibrated | None = None,
 ) -> str:
     """The report as one HTML file, `about` one of the words above or '' for all that the plan has.
     `link` opens the plan again; `calibrated`: its step beside a measured one; `beside`: a row for
@@ -87,7 +85,7 @@ def page(
         parts.append(_table("Time of a step", [*_time(report.time, report.if_it_fitted), *again]))
     serves = report.serve and not (trains and about and report.memory)
     if serves and report.serve:
-        parts += _serve(plan, report.serve, _calibrated_server(server) if server else ())
+        parts += _serve(plan, report.serve, _calibrated(server) if server else ())
     parts += _beside(beside)
     changed = differences(Plan(), plan).items()
     settings = [(title_of(path), setting(plan, path, value)) for path, value in changed]
@@ -185,14 +183,20 @@ def _time(t: Time, if_it_fitted: str) -> list[Line]:
     ]
 
 
-def _calibrated(found: Calibrated) -> list[Line]:
-    cost = [("The whole run's cost, calibrated", money_text(found.cost))] if found.cost else []
-    return [
-        ("Step, calibrated by a measured one", calibrated_text(found)),
-        ("The whole run, calibrated", seconds_text(found.run_seconds)),
-        *cost,
-        ("What that rests on", found.assumed),
-    ]
+MOVED = {
+    STEP: "Step, calibrated by a measured one",
+    FIRST: "Time to the first token, calibrated",
+    TOKEN: "Time per output token, calibrated",
+}
+
+
+def _calibrated(of: Calibrated) -> list[Line]:
+    lines = [(what, of.moved[name].text) for name, what in MOVED.items() if name in of.moved]
+    if "run_seconds" in of.numbers:
+        lines.append(("The whole run, calibrated", seconds_text(of.numbers["run_seconds"][1])))
+    if "cost" in of.numbers:
+        lines.append(("The whole run's cost, calibrated", money_text(of.numbers["cost"][1])))
+    return [*lines, ("What that rests on", of.assumed)]
 
 
 def _run(plan: Plan, run: Run) -> list[Line]:
@@ -210,12 +214,6 @@ def _run(plan: Plan, run: Run) -> list[Line]:
         ("Energy", energy_text(run.energy_joules)),
         ("Disk for checkpoints", bytes_text(run.disk_bytes)),
     ]
-
-
-def _calibrated_server(found: BesideServer) -> list[Line]:
-    latencies = (("Time to the first token", found.first), ("Time per output token", found.token))
-    lines = [(f"{what}, calibrated", moved.text) for what, moved in latencies if moved]
-    return [*lines, ("What that rests on", found.assumed)]
 
 
 def _serve(plan: Plan, s: Serve, calibrated: Iterable[Line]) -> list[str]:

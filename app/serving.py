@@ -27,7 +27,7 @@ def furthest() -> None:
             "answer",
             "first token",
             "per token",
-            *(tables.BESIDE.values() if by else ()),
+            *(tables.CALIBRATED.values() if by else ()),
             "tensor parallel",
         ),
         use=lambda row: state.replace(answers[row].plan),

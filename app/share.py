@@ -26,6 +26,7 @@ def draw(report: Report, about: str) -> None:
     if not box.open:
         return
     plan, beside, server = state.plan(), state.calibrated(), state.beside_server()
+    by = beside or server
     link = parts.addressing(st.context.url or "")
     with box:
         st.markdown("**Copy link**: what you see, with all that is pinned.")
@@ -58,7 +59,7 @@ def draw(report: Report, about: str) -> None:
         )
         parts.save(
             "Report (JSON)",
-            lambda: json.dumps(beside.beside(report) if beside else report.to_dict(), indent=1),
+            lambda: json.dumps(by.with_report(report) if by else report.to_dict(), indent=1),
             "memplan-report.json",
             "report_json",
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import benched, measured, parts, places, state
+from app import measured, parts, places, state
 from app.controls import Take
 from app.fields import Field, field, in_group, setting
 from app.text import plain
@@ -575,7 +575,7 @@ def _files_dropped() -> None:
     every = st.session_state.config_file
     files = [file for file in every if not is_pickle(file.getvalue())]
     if len(files) < len(every) and every[-1] not in files:
-        measured.held(every[-1].getvalue())
+        measured.snapshot_dropped(every[-1].getvalue())
         return
     seen: dict[str, int] = st.session_state.setdefault("config_files_seen", {})
     turn = 1 + max(seen.values(), default=0)
@@ -595,7 +595,7 @@ def dropped(files: Sequence[Sequence[Any]]) -> None:
     """Files that were dropped together on the page, as `places.draw` gives them, are of one job. A
     pickle is what a run held; of a file that is too long only its length is here."""
     if pickles := [base64.b64decode(held) for _, _, held, *_ in files if held]:
-        measured.held(pickles[-1])
+        measured.snapshot_dropped(pickles[-1])
         return
     if long := [(name, size) for name, _, _, size in files if size > places.MOST_TEXT]:
         most = f"bytes; read are at most {places.MOST_TEXT:,}"
@@ -627,12 +627,12 @@ def _use_texts(texts: Sequence[Text]) -> None:
     own = ("", FAILURE) if kinds <= {"", FAILURE} else ("",)  # beside a job it is the job's
     held = [text for text in texts if kind_of(text) in own and counted_in(text.content)]
     if held:
-        measured.held(held[-1].content.encode())
+        measured.snapshot_dropped(held[-1].content.encode())
         if not (texts := [text for text in texts if text not in held]):
             return
     speeds = [text for text in texts if kind_of(text) == "" and is_bench(text.content)]
     if speeds:
-        benched.held(speeds[-1].content)
+        measured.benchmark_given(speeds[-1].content)
         if not (texts := [text for text in texts if text not in speeds]):
             return
     alone = [text for text in texts if not text.name.lower().endswith(".json")]

@@ -30,18 +30,15 @@ from memcore.formats.profile import held_of
 from memcore.formats.snapshot import Snapshot
 from memcore.formats.totals import Counted
 from memcore.models.families.drafts import family_of
-from memcore.plan.benched import Benched
 from memcore.plan.field import described
 from memcore.plan.keys import BENCHED, LOOK, MEASURED, NAME, PINS, VERSION
 from memcore.plan.link import (
     MAX_NAME,
     begun,
     decode,
-    decode_benched,
     decode_measured,
     decode_pin,
     encode,
-    encode_benched,
     encode_measured,
     encode_pin,
     form_of,
@@ -54,11 +51,9 @@ from memcore.plan.models import draft_from
 from memcore.plan.plan import Plan, change_texts, get, value_text
 from memcore.plan.repair import followed, repair
 from memcore.report import Report
-from memcore.search.benched import BesideServer
-from memcore.search.benched import beside as server_beside
-from memcore.search.calibration import Calibrated, refused
-from memcore.search.calibration import calibrated as calibrate
 from memcore.search.levers import Lever, differences
+from memcore.search.measured import Calibrated, refused
+from memcore.search.measured import calibrated as calibrate
 from memcore.search.solve import Answer
 from memcore.search.waterfall import Change
 from memcore.search.waterfall import waterfall as changes_between
@@ -94,7 +89,7 @@ class Says:
     name: str = ""
     look: str = ""
     measured: Measured | None = None
-    benched: Benched | None = None
+    benched: Measured | None = None
 
 
 @dataclass
@@ -115,7 +110,7 @@ class Session:
     pins: tuple[Pin, ...] = ()
     name: str = ""  # of the plan, until it changes
     measured: Measured | None = None  # a step, of this plan or of another
-    benched: Benched | None = None  # a server, likewise
+    benched: Measured | None = None  # a server, likewise
     looks: dict[str, str] = field(default_factory=dict)  # by page, what it shows of the plan
     link_issues: list[Issue] = field(default_factory=list)
     fresh: bool = False  # it began without a plan in its address
@@ -265,9 +260,9 @@ def written() -> Callable[[], dict[str, str]]:
 
 def _written(says: Says) -> dict[str, str]:
     query = encode(says.plan, short=True, form=says.form)
-    measured = encode_measured(says.measured) if says.measured else ""
-    benched = encode_benched(says.benched) if says.benched else ""
-    named = {NAME: says.name, LOOK: says.look, MEASURED: measured, BENCHED: benched}
+    named = {NAME: says.name, LOOK: says.look}
+    for each in filter(None, (says.measured, says.benched)):
+        named |= encode_measured(each)
     query |= {key: text for key, text in named.items() if text}
     pins = zip(PINS, says.pins, strict=False)
     return query | {key: encode_pin(pin.plan, pin.name) for key, pin in pins}
@@ -285,10 +280,10 @@ def _load(s: Session, query: Query) -> None:
             s.link_issues = [*s.link_issues, *said]
     s.pins, s.measured, s.benched = tuple(found), None, None
     if text := query.get(MEASURED, [""])[0]:
-        s.measured, issues = decode_measured(text)
+        s.measured, issues = decode_measured(MEASURED, text)
         s.link_issues = [*s.link_issues, *issues]
     if text := query.get(BENCHED, [""])[0]:
-        s.benched, issues = decode_benched(text)
+        s.benched, issues = decode_measured(BENCHED, text)
         s.link_issues = [*s.link_issues, *issues]
     _accept(s, plan)
     s.name = name_of(query.get(NAME, [""])[0])
@@ -362,38 +357,38 @@ def refused_measured(of: Plan | None = None) -> list[Issue]:
     return refused(of or plan(), by) if by else []
 
 
-def benched() -> Benched | None:
+def benched() -> Measured | None:
     """The server that somebody measured."""
     return session().benched
 
 
-def benched_moves() -> Benched | None:
+def benched_moves() -> Measured | None:
     """The same, where something is predicted of it, so that it can move others."""
     by = session().benched
     serve = report_of(by.plan).serve if by else None
     return by if serve and serve.tpot_seconds else None
 
 
-def beside_server(of: Plan | None = None) -> BesideServer | None:
+def beside_server(of: Plan | None = None) -> Calibrated | None:
     """The server of the plan on the page, or of another, beside the measured one; None without one,
     or where it says nothing of the plan's."""
     found = _beside_server(of or plan())
-    return found if isinstance(found, BesideServer) else None
+    return found if isinstance(found, Calibrated) else None
 
 
 def refused_server() -> Sequence[Issue]:
     """Why the measured server says nothing of that of the plan on the page."""
     found = _beside_server(plan())
-    return () if found is None or isinstance(found, BesideServer) else found
+    return () if found is None or isinstance(found, Calibrated) else found
 
 
-def _beside_server(now: Plan) -> BesideServer | Sequence[Issue] | None:
+def _beside_server(now: Plan) -> Calibrated | Sequence[Issue] | None:
     """A plan's server beside the measured one, or why it is not; None without one."""
     if (by := session().benched) is None:
         return None
     here, then = (report() if of == plan() else report_of(of) for of in (now, by.plan))
     try:
-        return server_beside(now, by, here.serve, then.serve)
+        return calibrate(now, by, here, then)
     except PlanError as e:
         return e.issues
 
@@ -898,7 +893,7 @@ def bench(token: float, first: float) -> None:
     """Keep that the server of the plan on the page took so many seconds per token, and so many to
     the first one; 0: not known."""
     s = session()
-    s.edited, s.benched = True, Benched(closed(s.plan), token, first)
+    s.edited, s.benched = True, Measured(closed(s.plan), token=token, first=first)
     st.session_state.bench_issues = ()
 
 

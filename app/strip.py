@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import bar, benched, charts, line, measured, palette, parts, share, shared, state
+from app import bar, charts, line, measured, palette, parts, share, shared, state
 from app import report as one_page
 from app.fields import in_words
 from app.line import Item
@@ -331,7 +331,7 @@ def _serving(serve: Serve, pinned: Serve | None) -> None:
         for field, follows, text in figures
         if not nothing and (now := getattr(serve, field)) is not None
     )
-    items += benched.in_strip()
+    items += measured.in_strip(server=True)
     line.draw(items, "strip_line")
     _memory_bar(bar.of_serving(serve, plan.serve.concurrency))
 

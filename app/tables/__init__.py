@@ -44,8 +44,10 @@ from app.tables.levers import saved_text as saved_text
 from app.tables.levers import server_levers as server_levers
 from app.tables.levers import server_text as server_text
 from app.tables.levers import waterfall as waterfall
+from app.tables.measured import CALIBRATED as CALIBRATED
+from app.tables.measured import calibrated as calibrated
+from app.tables.measured import held as held
 from app.tables.memory import consumers as consumers
-from app.tables.memory import held as held
 from app.tables.memory import largest as largest
 from app.tables.memory import ledger as ledger
 from app.tables.memory import over_time as over_time
@@ -54,8 +56,6 @@ from app.tables.memory import timeline as timeline
 from app.tables.search import FOUND_COLUMNS as FOUND_COLUMNS
 from app.tables.search import changes as changes
 from app.tables.search import found as found
-from app.tables.serve import BESIDE as BESIDE
-from app.tables.serve import benched as benched
 from app.tables.serve import limits as limits
 from app.tables.serve import serving as serving
 from app.tables.serve import together as together
@@ -63,7 +63,6 @@ from app.tables.tiers import in_tiers as in_tiers
 from app.tables.tiers import tiers as tiers
 from app.tables.time import TRANSFER_COLUMNS as TRANSFER_COLUMNS
 from app.tables.time import answers as answers
-from app.tables.time import calibrated as calibrated
 from app.tables.time import operations as operations
 from app.tables.time import phases as phases
 from app.tables.time import resources as resources

@@ -12,8 +12,7 @@ from typing import Any
 from app import palette
 from memcore.plan.plan import Plan
 from memcore.report import Memory
-from memcore.search.benched import LATENCIES, BesideServer
-from memcore.search.calibration import Calibrated
+from memcore.search.measured import FIRST, STEP, TOKEN, Calibrated
 from memcore.timing.communication import AXES
 from memcore.units import bytes_text, seconds_text
 from memcore.version import version
@@ -57,33 +56,29 @@ def csv(rows: Rows, context: Mapping[str, Any] | None = None) -> bytes:
     return text.getvalue().encode()
 
 
-def context(
-    plan: Plan | None,
-    link: str,
-    calibrated: Calibrated | None = None,
-    server: BesideServer | None = None,
-) -> dict[str, Any]:
+HEADS = {  # of what was measured, in files
+    STEP: "plan step seconds",
+    FIRST: "plan seconds to the first token",
+    TOKEN: "plan seconds a token",
+}
+
+
+def context(plan: Plan | None, link: str, *calibrated: Calibrated | None) -> dict[str, Any]:
     """What a file of figures says of itself: the plan that they are of, if they are of one, a link
-    to it, its step and its server beside measured ones, and which Memplan they are from."""
+    to it, its step and its server with measured ones, and which Memplan they are from."""
     of_plan = {
         "plan model": plan.architecture.label,
         "plan GPU": plan.accelerator.label,
         "plan GPUs": plan.cluster.gpus,
         "plan link": link,
     } if plan else {}  # fmt: skip
-    beside = {
-        "plan step seconds": calibrated.seconds,
-        "plan step seconds, calibrated": calibrated.calibrated_seconds,
-        "plan calibration": calibrated.assumed,
-    } if calibrated else {}  # fmt: skip
-    moved = {
-        f"plan seconds {what}{which}": getattr(one, field)
-        for name, what in LATENCIES.items()
-        if (one := getattr(server, name, None))
-        for which, field in (("", "seconds"), (", calibrated", "calibrated_seconds"))
-    }
-    moved |= {"plan server calibration": server.assumed} if server else {}
-    return {**of_plan, **beside, **moved, "Memplan version": version()}
+    for each in filter(None, calibrated):
+        for name, moved in each.moved.items():
+            of_plan[HEADS[name]] = moved.seconds
+            of_plan[f"{HEADS[name]}, calibrated"] = moved.calibrated_seconds
+        server = "server " if each.measured.of_server else ""
+        of_plan[f"plan {server}calibration"] = each.assumed
+    return {**of_plan, "Memplan version": version()}
 
 
 def _safe(value: Any) -> Any:

@@ -8,32 +8,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.tables.base import PATH, Rows, breakdown, context
-from app.tables.time import calibrated_text
+from app.tables.measured import moved_text
 from app.text import VERDICTS
 from memcore.explain.book import Book
 from memcore.models import catalog
 from memcore.plan.plan import Plan, title_of, value_text
 from memcore.report import Report
-from memcore.search.benched import LATENCIES, BesideServer
-from memcore.search.calibration import Calibrated
 from memcore.search.choices import own_price
 from memcore.search.compare import FIGURES, differing, figures_of
+from memcore.search.measured import FIRST, LATENCIES, STEP, TOKEN, Calibrated, Moved
 from memcore.units import relative_text
 from memcore.units import value_text as figure_text
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A plan that stands beside others. `pin`: its number among the pinned, None of the page's;
-    calibrated, server: by a measured step and by a measured server, where there is one that says
-    something of it."""
+    """A plan that is compared with others. `pin`: its number among the pinned, None of the page's;
+    calibrated: by a measured step and by a measured server, where one says something of it."""
 
     name: str
     plan: Plan
     report: Report
     pin: int | None = None
-    calibrated: Calibrated | None = None
-    server: BesideServer | None = None
+    calibrated: tuple[Calibrated | None, ...] = ()
+
+    @property
+    def moved(self) -> dict[str, Moved]:
+        """Its calibrated seconds."""
+        return {name: one for of in self.calibrated if of for name, one in of.moved.items()}
 
 
 FIELD, FIGURE = "field", "figure"  # the heads of the first column
@@ -125,14 +127,11 @@ def compared_calibrated(columns: Sequence[Column]) -> Rows:
     """The steps as a measured one has them, and what requests feel as a measured server has it,
     where it says something of any."""
     rows: Rows = []
-    if any(c.calibrated for c in columns):
-        texts = {c.name: calibrated_text(c.calibrated) if c.calibrated else "–" for c in columns}
-        rows.append({FIGURE: "Step, calibrated by your run", **texts, PATH: ""})
-    for name, what in LATENCIES.items():
-        moved = {c.name: getattr(c.server, name, None) for c in columns}
-        if any(moved.values()):
-            texts = {of: one.text if one else "–" for of, one in moved.items()}
-            rows.append({FIGURE: f"Seconds {what}, calibrated by your run", **texts, PATH: ""})
+    for name in (STEP, FIRST, TOKEN):
+        if any(name in c.moved for c in columns):
+            what = f"Seconds {LATENCIES[name]}" if name in LATENCIES else "Step"
+            texts = {c.name: moved_text(c.moved.get(name)) for c in columns}
+            rows.append({FIGURE: f"{what}, calibrated by your run", **texts, PATH: ""})
     return rows
 
 
@@ -162,6 +161,9 @@ def _figure(value: Any, base: Any, unit: str, is_base: bool) -> str:
     return f"{said} ({relative_text(change)})" if 5e-4 <= abs(change) < MOST_TIMES else said
 
 
+PATHS = {STEP: "time.step_seconds", FIRST: "serve.ttft_seconds", TOKEN: "serve.tpot_seconds"}
+
+
 def tidy(columns: Sequence[Column], links: Sequence[str], together: str) -> Rows:
     """One value a row, of every plan: its fields that differ, its figures, and its memory from the
     consumers up to the capacity. Each row has its plan's own link; `together` is that of all."""
@@ -176,14 +178,8 @@ def tidy(columns: Sequence[Column], links: Sequence[str], together: str) -> Rows
                 plain = json.dumps(value) if isinstance(value, dict) else value
                 rows.append(_tidy(i, kind, path, plain, FIGURES.get(path, "")))
     for i, c in enumerate(columns):
-        if c.calibrated:
-            row = _tidy(
-                i, "calibrated", "time.step_seconds", c.calibrated.calibrated_seconds, "seconds"
-            )
-            low, high = c.calibrated.interval
-            rows.append(row | {"low": low, "high": high})
-        for name, path in (("first", "serve.ttft_seconds"), ("token", "serve.tpot_seconds")):
-            if moved := getattr(c.server, name, None):
+        for name, path in PATHS.items():
+            if moved := c.moved.get(name):
                 row = _tidy(i, "calibrated", path, moved.calibrated_seconds, "seconds")
                 low, high = moved.interval
                 rows.append(row | {"low": low, "high": high})
@@ -194,9 +190,7 @@ def tidy(columns: Sequence[Column], links: Sequence[str], together: str) -> Rows
                 row | {"low": part["low_bytes"], "high": part["high_bytes"], "part": part["kind"]}
             )
     said = [
-        {"plan": c.name}
-        | context(c.plan, link, c.calibrated, c.server)
-        | {"comparison link": together}
+        {"plan": c.name} | context(c.plan, link, *c.calibrated) | {"comparison link": together}
         for c, link in zip(columns, links, strict=True)
     ]
     return [{**said[row.pop("i")], **row} for row in rows]

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from app import exploring
 from app.exploring import PART_NAMES, Map, Sweep
 from app.tables.base import PATH, Rows, latency_text
-from app.tables.serve import BESIDE, moved_text
+from app.tables.measured import CALIBRATED, moved_text
 from app.text import VERDICTS
-from memcore.plan.benched import Benched
-from memcore.search.benched import FIRST, TOKEN, mover
+from memcore.plan.measured import Measured
 from memcore.search.bookings import Booking
 from memcore.search.choices import Choice
+from memcore.search.measured import FIRST, TOKEN, mover
 from memcore.timing.certainty import apart_serving, ranked
 from memcore.units import bytes_text, money_text, rent_text, seconds_text
 
@@ -52,9 +52,9 @@ def swept(found: Sweep) -> Rows:
 SWEPT_COLUMNS = ("verdict", "memory", "largest part", "peak at", "remark")
 
 
-def bookings(found: tuple[Choice, ...], by: Benched | None = None) -> Rows:
+def bookings(found: tuple[Choice, ...], by: Measured | None = None) -> Rows:
     """A row for each accelerator that serves. Those of one rank cannot be told apart by cost. `by`:
-    a measured server, beside which they have calibrated seconds where it says something of them."""
+    a measured server, with which they have calibrated seconds where it says something of them."""
     move = mover(by) if by else None
     moved = [move(c.plan, {FIRST: c.first, TOKEN: c.each}) if move else {} for c in found]
     costs = [math.inf if c.cost_out is None else c.cost_out for c in found]
@@ -84,7 +84,7 @@ def bookings(found: tuple[Choice, ...], by: Benched | None = None) -> Rows:
             "preset": c.gpu,
             PATH: "serve.max_concurrency",
         }
-        | ({head: moved_text(of.get(name)) for name, head in BESIDE.items()} if by else {})
+        | ({head: moved_text(of.get(name)) for name, head in CALIBRATED.items()} if by else {})
         for rank, c, of in zip(ranks, found, moved, strict=True)
     ]
 
@@ -121,7 +121,7 @@ TRAINER_COLUMNS = (
 )
 BOOKING_COLUMNS = (
     *("rank", "GPU", "GPUs", "USD a million tokens", "USD an hour", "first token", "per token"),
-    *BESIDE.values(),
+    *CALIBRATED.values(),
     *("tensor parallel", "replicas", "users of one", "tokens/s of one", "price of"),
 )
 

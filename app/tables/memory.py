@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from app import palette
 from app.tables.base import PATH, Rows
-from memcore.formats.snapshot import CATEGORIES, Device
-from memcore.formats.totals import Totals
 from memcore.report import LedgerRow, Memory
 from memcore.training.over_time import Course
 from memcore.training.over_time import rows as slots_of
@@ -27,22 +25,6 @@ def consumers(memory: Memory) -> Rows:
         }
         for name, size in memory.consumers.items()
     ]
-
-
-def held(device: Device | Totals, memory: Memory) -> Rows:
-    """The plan's peak beside what a run held."""
-    return [
-        {
-            "figure": CATEGORIES.get(row.name, row.name),
-            "planned": "" if row.planned is None else _interval(row.planned, row.at_most),
-            "held": "" if row.measured is None else bytes_text(row.measured),
-        }
-        for row in device.beside(memory)
-    ]
-
-
-def _interval(low: int, high: int | None) -> str:
-    return bytes_text(low) if high is None else f"{bytes_text(low)} to {bytes_text(high)}"
 
 
 def overheads(memory: Memory) -> Rows:

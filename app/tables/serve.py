@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.tables.base import PATH, Rows, latency_text
+from app.tables.measured import CALIBRATED, moved_text
 from memcore.plan.plan import Plan
 from memcore.report import Serve, TogetherMemory
-from memcore.search.benched import FIRST, TOKEN, BesideServer, Moved
+from memcore.search.measured import Calibrated
 from memcore.search.solve import LIMITS, Answer
 from memcore.together.scene import PARTS
-from memcore.units import bytes_text, count_text, money_text
+from memcore.units import bytes_text
 
 
 def together(found: TogetherMemory) -> Rows:
@@ -95,36 +96,10 @@ def serving(serve: Serve, concurrency: int) -> Rows:
     ]
 
 
-def benched(found: BesideServer, serve: Serve) -> Rows:
-    """Figures as they are predicted, and as a measured server has them."""
-    lines = [
-        (what, latency_text(moved.seconds), moved.text)
-        for what, moved in (("Time to first token", found.first),
-                            ("Time per output token", found.token))
-        if moved
-    ]  # fmt: skip
-    lines += [
-        ("Tokens/s a replica", count_text(serve.tokens_per_second or 0),
-         count_text(found.tokens_per_second))
-    ]  # fmt: skip
-    if serve.cost_per_million_out is not None and found.cost_per_million_out is not None:
-        cost = money_text(serve.cost_per_million_out), money_text(found.cost_per_million_out)
-        lines.append(("A million tokens out", *cost))
-    return [dict(zip(("figure", "predicted", "calibrated"), line, strict=True)) for line in lines]
-
-
-BESIDE = {FIRST: "first token, calibrated", TOKEN: "per token, calibrated"}  # heads of columns
-
-
-def moved_text(moved: Moved | None) -> str:
-    """Calibrated seconds, where there are any."""
-    return moved.text if moved else "–"
-
-
 def limits(
-    found: Sequence[Answer], plan: Plan, replicas: int, beside: Sequence[BesideServer | None] = ()
+    found: Sequence[Answer], plan: Plan, replicas: int, measured: Sequence[Calibrated | None] = ()
 ) -> Rows:
-    """How far the plan can go, and what forbids more, of GPUs fewer. `beside`: each answer beside a
+    """How far the plan can go, and what forbids more, of GPUs fewer. `measured`: each answer with a
     measured server, None where that says nothing of it."""
     asked = plan.serve
     rate = f"{asked.arrival_rate:,.4g} requests/s"
@@ -145,7 +120,8 @@ def limits(
         return said
 
     calibrated = [
-        {head: moved_text(getattr(b, name, None)) for name, head in BESIDE.items()} for b in beside
+        {head: moved_text(m.moved.get(name) if m else None) for name, head in CALIBRATED.items()}
+        for m in measured
     ]
     return [
         {

@@ -7,8 +7,7 @@ import math
 from app import palette
 from app.tables.base import PATH, Rows
 from memcore.plan.plan import Plan
-from memcore.report import Report, Run, Time
-from memcore.search.calibration import Calibrated
+from memcore.report import Run, Time
 from memcore.units import (
     bytes_text,
     count_text,
@@ -139,33 +138,3 @@ def answers(run: Run, plan: Plan) -> Rows:
         for name, text, value, unit, path in lines
         if value is not None
     ]
-
-
-def calibrated(found: Calibrated, report: Report) -> Rows:
-    """Figures as they are predicted, and as a measured step has them."""
-    time, run = report.time, report.run
-    if not time or not run:
-        return []
-    lines = [
-        ("Step", seconds_text(found.seconds), calibrated_text(found)),
-        ("Tokens/s", count_text(time.tokens_per_second), count_text(found.tokens_per_second)),
-        ("Time to train", seconds_text(run.seconds), seconds_text(found.run_seconds)),
-        ("GPU-hours", hours_text(run.gpu_hours), hours_text(found.gpu_hours)),
-    ]
-    if run.cost is not None and found.cost is not None:
-        lines.append(("Cost", money_text(run.cost), money_text(found.cost)))
-    if found.calibrated_bytes is not None:
-        allocated = bytes_text(found.allocated_bytes), bytes_text(found.calibrated_bytes)
-        lines.append(("Allocated at the peak", *allocated))
-    return [dict(zip(("figure", "predicted", "calibrated"), line, strict=True)) for line in lines]
-
-
-def calibrated_text(found: Calibrated) -> str:
-    """The step, with its interval, where that is one: a measured step is a number."""
-    step, ends = seconds_text(found.calibrated_seconds), calibrated_ends(found)
-    return step if ends == step else f"{step} ({ends})"
-
-
-def calibrated_ends(found: Calibrated) -> str:
-    """Between which seconds the step lies, or the seconds of a measured one."""
-    return " to ".join(dict.fromkeys(map(seconds_text, found.interval)))

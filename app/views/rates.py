@@ -1,10 +1,10 @@
 """Arrival rates: what requests feel of one replica, from few a second to more than it can take."""
 
-from app import benched, parts, rest, simulated, state
+from app import measured, parts, rest, simulated, state
 
 if state.report().serve:
     parts.latency_targets()
-    benched.as_predicted("The engine's speeds are")
+    measured.as_predicted("The engine's speeds are")
     rest.when_over(simulated.rates, simulated.rates_before)
 else:
     parts.absent("A stream of requests")

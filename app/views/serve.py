@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import benched, parts, rest, serving, state, tables
+from app import measured, parts, rest, serving, state, tables
 from memcore.plan.keys import LOOK
 
 report, plan = state.report(), state.plan()
@@ -15,7 +15,7 @@ if report.serve:
         icon=":material/memory:",
         query_params=state.query() | {LOOK: "gpus"},
     )
-    benched.section()
+    measured.section(server=True)
     with st.container(key="halves"):
         with st.container():
             st.markdown("##### How far it can go")

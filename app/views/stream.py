@@ -2,14 +2,14 @@
 
 import streamlit as st
 
-from app import benched, parts, rest, simulated, state
+from app import measured, parts, rest, simulated, state
 
 if state.report().serve:
     st.markdown("##### A stream of requests, by how the cache is handed out")
     parts.latency_targets()
     parts.lengths_upload()
     simulated.nobodys_rate()
-    benched.as_predicted("The engine's speeds are")
+    measured.as_predicted("The engine's speeds are")
     rest.when_over(simulated.requests, simulated.coming)
 else:
     parts.absent("A stream of requests")

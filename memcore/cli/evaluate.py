@@ -38,16 +38,10 @@ from memcore.words.jobs import ANY, RL, SERVE
 
 if TYPE_CHECKING:
     from memcore import Report
-    from memcore.plan.benched import Benched
     from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
     from memcore.report import TogetherMemory
-    from memcore.search.benched import BesideServer
-    from memcore.search.calibration import Calibrated
-
-    Run = Measured | Benched | None
-    Beside = Calibrated | BesideServer | None
-
+    from memcore.search.measured import Calibrated
 
 TABLES = ("breakdown", "ledger", "transfers", "timeline")
 
@@ -100,42 +94,31 @@ def _evaluate(args: argparse.Namespace) -> int:
     return _checked(args, plan, report)
 
 
-def _calibrated(plan: Plan, report: Report, measured: Run) -> Beside:
-    """The plan beside what was measured. Raises PlanError where that says nothing of it."""
+def _calibrated(plan: Plan, report: Report, measured: Measured | None) -> Calibrated | None:
+    """The plan with what was measured. Raises PlanError where that says nothing of it."""
     if measured is None:
         return None
-    from memcore.plan.benched import Benched
-    from memcore.search.benched import beside
-    from memcore.search.calibration import calibrated
+    from memcore.search.measured import calibrated
 
-    if isinstance(measured, Benched):
-        return beside(plan, measured, report.serve)
     return calibrated(plan, measured, report)
 
 
-def _document(report: Report, beside: Beside) -> dict[str, Any]:
-    """The Report as JSON has it, with what is calibrated beside it."""
-    return beside.beside(report) if beside else report.to_dict()
+def _document(report: Report, calibrated: Calibrated | None) -> dict[str, Any]:
+    """The Report as JSON has it, with what is calibrated."""
+    return calibrated.with_report(report) if calibrated else report.to_dict()
 
 
-def _calibrated_rows(beside: Calibrated | BesideServer) -> Iterable[dict[str, Any]]:
-    from memcore.search.benched import BesideServer
+LATENCIES = {"step": "step", "token": "a token", "first": "first token"}
 
-    part = "calibrated"
-    if isinstance(beside, BesideServer):
-        for name, moved in (("a token", beside.token), ("first token", beside.first)):
-            if moved:
-                low, high = moved.interval
-                yield {"part": part, "name": name, "seconds": moved.calibrated_seconds}
-                yield {"part": part, "name": f"{name}, at least", "seconds": low}
-                yield {"part": part, "name": f"{name}, at most", "seconds": high}
-        return
-    low, high = beside.interval
-    yield {"part": part, "name": "step", "seconds": beside.calibrated_seconds}
-    yield {"part": part, "name": "step, at least", "seconds": low}
-    yield {"part": part, "name": "step, at most", "seconds": high}
-    if beside.calibrated_bytes is not None:
-        yield {"part": part, "name": "allocated", "bytes": beside.calibrated_bytes}
+
+def _calibrated_rows(calibrated: Calibrated) -> Iterable[dict[str, Any]]:
+    for name, moved in calibrated.moved.items():
+        seconds = (moved.calibrated_seconds, *moved.interval)
+        for which, value in zip(("", ", at least", ", at most"), seconds, strict=True):
+            yield {"part": "calibrated", "name": LATENCIES[name] + which, "seconds": value}
+    if "allocated_bytes" in calibrated.numbers:
+        _, size = calibrated.numbers["allocated_bytes"]
+        yield {"part": "calibrated", "name": "allocated", "bytes": size}
 
 
 def _rows(plan: Plan, report: Report, table: str) -> Iterable[dict[str, Any]]:
@@ -179,7 +162,7 @@ def _checked(args: argparse.Namespace, plan: Plan, report: Report) -> int:
     return max((CHECKED[verdict] for verdict in asked), key=WORST.index, default=0)
 
 
-def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace, measured: Run) -> int:
+def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace, measured: Measured | None) -> int:
     """One Plan per line in, one Report per line out, in order; a line that is bad, or that Memplan
     fails at, gives an `error`."""
     from memcore.evaluate import evaluate
@@ -234,13 +217,11 @@ def _opened(line: bytes) -> int:
     return sum(bare.count(c) for c in (b"{", b"[")) - sum(bare.count(c) for c in (b"}", b"]"))
 
 
-def _readable(plan: Plan, report: Report, beside: Beside) -> str:
+def _readable(plan: Plan, report: Report, beside: Calibrated | None) -> str:
     """The Report for a terminal: what the plan is about, its verdict first."""
-    from memcore.search.benched import BesideServer
-
     about, blocks = plan.about, [plan_title(plan, report)]
     moved = [f"Calibrated: {beside.text}\n{beside.assumed}"] if beside else []
-    of_server = isinstance(beside, BesideServer)
+    of_server = beside is not None and beside.measured.of_server
     if about != ANY:
         blocks += _not_computed(report, "Serving" if about == SERVE else "Training")
     if report.together and about != SERVE:

@@ -12,7 +12,6 @@ from memcore.cli.reading import given_plan, measured_of
 from memcore.words.jobs import VIEWS
 
 if TYPE_CHECKING:
-    from memcore.plan.benched import Benched
     from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
 
@@ -39,7 +38,7 @@ def link_to(
     plans: Sequence[Plan],
     base: str = HOME,
     long: bool = False,
-    measured: Measured | Benched | None = None,
+    measured: Measured | None = None,
 ) -> str:
     """One link to a plan, on the page of what it is about, with up to five others pinned beside
     it, and a step or a server that was measured."""
@@ -54,17 +53,10 @@ def link_to(
     return f"{base}{'/' * bool(view and not base.endswith('/'))}{view}?{query_text(query)}"
 
 
-def _query(plan: Plan, long: bool, measured: Measured | Benched | None) -> dict[str, str]:
-    from memcore.plan.benched import Benched
-    from memcore.plan.keys import BENCHED, MEASURED
-    from memcore.plan.link import encode, encode_benched, encode_measured
+def _query(plan: Plan, long: bool, measured: Measured | None) -> dict[str, str]:
+    from memcore.plan.link import encode, encode_measured
 
-    beside = {}
-    if isinstance(measured, Benched):
-        beside = {BENCHED: encode_benched(measured)}
-    elif measured:
-        beside = {MEASURED: encode_measured(measured)}
-    return {**encode(plan, short=not long), **beside}
+    return {**encode(plan, short=not long), **(encode_measured(measured) if measured else {})}
 
 
 def _link(args: argparse.Namespace) -> int:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import argparse
 
     from memcore.formats.benches import Bench
-    from memcore.plan.benched import Benched
     from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
 
@@ -480,14 +479,14 @@ def _json_of(data: bytes) -> Any:
         raise refusal("", f"not a plan: {e}") from None
 
 
-def measured_of(args: argparse.Namespace) -> Measured | Benched | None:
+def measured_of(args: argparse.Namespace) -> Measured | None:
     """The step or the server that --measured says; None where it says none. Raises PlanError, under
     the option's name."""
     if args.measured is None:
         return None
     path, found, numbers = args.measured.rpartition("=")
     if found and path and (os.path.isfile(numbers) or ":" in numbers):
-        return _benched(path, numbers)
+        return _server(path, numbers)
     return _step(path, numbers, args.measured)
 
 
@@ -520,7 +519,7 @@ def _step(path: str, numbers: str, given: str) -> Measured:
         raise PlanError(issues) from None
 
 
-def _benched(path: str, said: str) -> Benched:
+def _server(path: str, said: str) -> Measured:
     """A server that was measured: its plan, and a benchmark's file or figures."""
     from memcore.formats.benches import MOST_BYTES, bench_of
 

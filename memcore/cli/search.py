@@ -86,23 +86,17 @@ def add(commands: Commands) -> None:
 
 
 def _search(args: argparse.Namespace) -> int:
-    from memcore.plan.benched import Benched
-
     plan, measured = given_plan(args), measured_of(args)
-    of_server = isinstance(measured, Benched)
+    of_server = bool(measured and measured.of_server)
     if measured and of_server != args.serve:
         said = "a server: add --serve" if of_server else "a step of training, which --serve has not"
         raise refusal("--measured", f"is of {said}")
     _refuse_unread(args)
     found = _of_serving(plan, args) if args.serve else _of_training(plan, args)
-    if isinstance(measured, Benched):
-        from memcore.search.benched import found_beside as servers_beside
+    if measured:
+        from memcore.search.measured import found_calibrated
 
-        found = servers_beside(found, measured)
-    elif measured:
-        from memcore.search.calibration import found_beside
-
-        found = found_beside(found, measured)
+        found = found_calibrated(found, measured)
 
     def text() -> str:
         from memcore.evaluate import evaluate

@@ -7,13 +7,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from memcore.cli.arguments import Commands, command, gpu, measured_option, plan_argument
+from memcore.cli.arguments import Commands, command, gpu, plan_argument
 from memcore.cli.printing import form_options, json_text, printable, table
 from memcore.cli.progress import Progress
 from memcore.cli.reading import (
     field_named,
     given_plan,
-    measured_of,
     presets_of,
     refuse_others,
     value_of,
@@ -37,28 +36,15 @@ def add(commands: Commands) -> None:
     about = f"numbers of the report; may be repeated. Without it: {', '.join(NUMBERS)}"
     sub.add_argument("--number", metavar="NUMBER", action="append", help=about)
     form_options(sub, "as a list of JSON objects, one a row", "as CSV")
-    measured_option(sub)
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    from memcore.plan.benched import Benched
-    from memcore.search.calibration import STEP, table_beside
     from memcore.search.sweep import sweep
 
     plan, numbers = given_plan(args), tuple(args.number or NUMBERS)
     axes = axes_of(args.axis)
-    measured = measured_of(args)
-    if isinstance(measured, Benched):
-        raise refusal(
-            "--measured", "is a server here: evaluate, compare and search --serve read it"
-        )
-    if measured:
-        numbers = tuple(dict.fromkeys((*numbers, STEP)))
-
     with Progress("sweep") as progress:
         found = sweep(plan, axes, numbers, progress)
-    if measured:
-        found = table_beside(found, plan, axes, measured)
     if args.csv:
         found.to_csv(sys.stdout, index=False, lineterminator="\n")
     elif args.json:

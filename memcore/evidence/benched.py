@@ -1,7 +1,7 @@
 """Benched: how near a measured point of a server comes to others that it scales.
 
 Each point of presets/evidence/engines.csv is read by every other one of its engine's version at a
-distance (search.benched), in turn: none takes part in its own prediction. Nor does its cell: each
+distance (search.measured), in turn: none takes part in its own prediction. Nor does its cell: each
 is predicted with constants that were fitted without its engine, GPU, ranks and model
 (engines_left_out.csv, by benchmarks/left_out_points.py), as for somebody whose server nobody has
 seen. The share of an error that points have in common is found without its engine, version and GPU
@@ -20,7 +20,7 @@ from itertools import groupby
 from memcore.evidence.calibration import Step, sums, within
 from memcore.evidence.comparison import text
 from memcore.evidence.engines import Point, points
-from memcore.search.benched import (
+from memcore.search.measured import (
     FIRST,
     GPU,
     LENGTHS,
@@ -33,8 +33,8 @@ from memcore.search.benched import (
     Server,
     distance,
     server,
+    shared,
 )
-from memcore.search.calibration import shared
 
 FILE = "in_common.toml"
 EIGHT = 0.8  # in ten, as ranges of servers have it

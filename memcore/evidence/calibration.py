@@ -19,7 +19,7 @@ from memcore.evidence.fit import PATH as LEFT_OUT
 from memcore.evidence.fit import source_of
 from memcore.evidence.times import compared_times, times_table
 from memcore.plan.plan import Plan
-from memcore.search.calibration import kind
+from memcore.search.measured import kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ from memcore.evidence.measured import compared_runs, left_out_of_rules, measured
 from memcore.evidence.ranks import BEST, jobs, ranks_table
 from memcore.models.catalog import accelerator
 from memcore.plan.plan import Plan
-from memcore.search import benched as servers
+from memcore.search import measured as servers
 from memcore.timing.certainty import like
 from memcore.units import bytes_text
 from memcore.words.engines import ENGINES

@@ -19,7 +19,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, refusal
 from memcore.formats import hub
-from memcore.plan.benched import Benched
+from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, get
 from memcore.words.engines import ENGINES, LLAMA_CPP, TENSORRT_LLM
 from memcore.words.serving import CLOSED
@@ -55,7 +55,7 @@ class Bench:
     model: str = ""
     tp: int = 0
 
-    def of(self, plan: Plan) -> tuple[Benched, list[Issue]]:
+    def of(self, plan: Plan) -> tuple[Measured, list[Issue]]:
         """The plan's server as it was measured, and what of the plan's load was changed to that of
         the benchmark, or is taken since that does not say it. Requests are taken to be as many at
         all times. Raises PlanError where it says that another model, engine or number of ranks was
@@ -83,7 +83,8 @@ class Bench:
         if self.program == LLAMA_BENCH and self.token and self.first:
             said = "llama-bench measures prompt and tokens each by itself: read as of one request"
             told.append(Issue("serve.prompt_len", said))
-        return Benched(ran, self.token, self.first, 0.0 if self.token else self.rate), told
+        rate = 0.0 if self.token else self.rate
+        return Measured(ran, token=self.token, first=self.first, rate=rate), told
 
     def _others(self, plan: Plan) -> Iterator[Issue]:
         """Where another server was measured than the plan's."""

@@ -62,10 +62,13 @@ PIN = "pin"  # a second plan to compare with, as a query inside the query
 PINS = (PIN, *(f"{PIN}{n}" for n in range(2, 6)))  # more of them, each a column beside the others
 NAME = "name"  # what somebody calls a plan
 LOOK = "look"  # what a page shows of a plan: no part of it
-MEASURED = "measured"  # a plan that was run, as a query inside the query, with
-TOOK, PEAK = "took", "peak"  # the seconds of its step, and the bytes of its peak where known
-BENCHED = "benched"  # a plan that served, as a query inside the query, with what is known of
-SPEEDS = {"token": "each", "first": "first", "rate": "persec"}  # its time per token and first token
+# A plan that was run, as a query inside the query, with what was measured of its step; and one that
+# served, with what was measured of its server. The keys of each are those of its figures.
+MEASURED, BENCHED = "measured", "benched"
+FIGURES = {
+    MEASURED: {"seconds": "took", "bytes": "peak"},
+    BENCHED: {"token": "each", "first": "first", "rate": "persec"},
+}
 BESIDE = (*PINS, NAME, LOOK, MEASURED, BENCHED)  # what a link says besides its plan
 
 
@@ -74,7 +77,12 @@ def checked(paths: Mapping[str, str]) -> None:
     in a link or no frozen default, or where a default is of no field. It names them."""
     defaults = _FROZEN["fields"].keys()
     for name, path in paths.items():
-        if name in ("v", *OBJECTS, *BESIDE, TOOK, PEAK, *SPEEDS.values()):
+        if name in (
+            "v",
+            *OBJECTS,
+            *BESIDE,
+            *(key for of in FIGURES.values() for key in of.values()),
+        ):
             raise ValueError(f"{path}: in a link the key {name!r} means something else")
         if name not in defaults:
             raise ValueError(f"{path}: link-v{FIRST}.json has no default for its key {name!r}")

@@ -18,31 +18,28 @@ import itertools
 import json
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from memcore.errors import Issue, PlanError, did_you_mean, fault, refusal, shown
 from memcore.kept import kept
 from memcore.models import cards, catalog
 from memcore.models.config import check_depth
-from memcore.plan.benched import Benched
 from memcore.plan.field import describes
 from memcore.plan.keys import (
     BENCHED,
     BESIDE,
     FIELDS,
+    FIGURES,
     FIRST,
     KEYS,
     KNOWN,
     MEASURED,
     NAME,
     OBJECTS,
-    PEAK,
     PIN,
-    SPEEDS,
-    TOOK,
     VERSION,
     frozen_defaults,
     keys_of,
@@ -60,7 +57,6 @@ MAX_ISSUES = 8
 MAX_NAME = 40  # characters of a plan's name
 
 DRAFT = "serve.draft_model"
-T = TypeVar("T")
 
 _WHOLE = re.compile(r"-?[0-9]{1,40}")
 _NUMBER = re.compile(r"[0-9]{0,20}\.?[0-9]{1,20}(e-?[0-9]{1,3})?")
@@ -103,59 +99,35 @@ def pin_name(text: str) -> str:
     return name_of(_keys_of(text).get(NAME, "")) if len(text) <= 3 * MAX_PAYLOAD else ""
 
 
-def encode_measured(measured: Measured) -> str:
-    """A step that was measured as the one value of a `measured` key."""
-    peak = {PEAK: str(measured.bytes)} if measured.bytes else {}
-    return query_text({**encode(measured.plan, short=True), TOOK: repr(measured.seconds), **peak})
+def encode_measured(measured: Measured) -> dict[str, str]:
+    """What was measured of a step or of a server, as the one value of its key in a link."""
+    key = BENCHED if measured.of_server else MEASURED
+    said = {of: repr(v) for name, of in FIGURES[key].items() if (v := getattr(measured, name))}
+    return {key: query_text({**encode(measured.plan, short=True), **said})}
 
 
-def decode_measured(text: str) -> tuple[Measured | None, list[Issue]]:
-    """The step in a `measured` value; None where it is damaged: a plan that was mended is not the
-    one that ran. A preset that was corrected since is said."""
-    keys = _keys_of(text)
-    took, peak = keys.pop(TOOK, ""), keys.pop(PEAK, "0")
-    said = bool(_NUMBER.fullmatch(took) and _WHOLE.fullmatch(peak))
-    return _ran(
-        (MEASURED, "step", text), keys, said, lambda plan: Measured(plan, float(took), int(peak))
-    )
-
-
-def encode_benched(benched: Benched) -> str:
-    """A server that was measured as the one value of a `benched` key."""
-    speeds = {key: repr(value) for name, key in SPEEDS.items() if (value := getattr(benched, name))}
-    return query_text({**encode(benched.plan, short=True), **speeds})
-
-
-def decode_benched(text: str) -> tuple[Benched | None, list[Issue]]:
-    """The server in a `benched` value, as `decode_measured` has a step."""
-    keys = _keys_of(text)
-    speeds = {name: keys.pop(key, "0") for name, key in SPEEDS.items()}
-    said = all(map(_NUMBER.fullmatch, speeds.values()))
-
-    def made(plan: Plan) -> Benched:
-        return Benched(plan, **{name: float(value) for name, value in speeds.items()})
-
-    return _ran((BENCHED, "server", text), keys, said, made)
-
-
-def _ran(
-    of: tuple[str, str, str], keys: dict[str, str], said: bool, made: Callable[[Plan], T]
-) -> tuple[T | None, list[Issue]]:
-    """What is `made` of the plan in these keys, where its numbers are `said` well. `of`: the key of
-    the link, what it is for people, and its text."""
-    key, what, text = of
+def decode_measured(key: str, text: str) -> tuple[Measured | None, list[Issue]]:
+    """What was measured, by the value of such a key; None where it is damaged: a plan that was
+    mended is not the one that ran. A preset that was corrected since is told."""
+    what = "server" if key == BENCHED else "step"
     if len(text) > 3 * MAX_PAYLOAD:
         return None, [Issue(key, f"too long; the measured {what} was ignored")]
+    keys = _keys_of(text)
+    said = {
+        name: keys.pop(of, "" if name == "seconds" else "0") for name, of in FIGURES[key].items()
+    }
     plan, issues = decode(keys)
     again = encode(plan)
     same = all(_unmarked(again, issue.field) == _unmarked(keys, issue.field) for issue in issues)
-    if not (same and said):
+    numbers = all((_WHOLE if n == "bytes" else _NUMBER).fullmatch(text) for n, text in said.items())
+    if not (same and numbers and (key == MEASURED or any(map(float, said.values())))):
         return None, [Issue(key, f"the measured {what} in this link is damaged; ignored")]
+    figures = {n: int(text) if n == "bytes" else float(text) for n, text in said.items()}
     try:
-        found = made(plan)
+        measured = Measured(plan, **figures)  # type: ignore[arg-type]
     except PlanError as e:
         return None, [Issue(key, f"{issue.message}; ignored") for issue in e.issues]
-    return found, [Issue(key, issue.message) for issue in issues]
+    return measured, [Issue(key, issue.message) for issue in issues]
 
 
 def _unmarked(query: Mapping[str, str], name: str) -> str | None:

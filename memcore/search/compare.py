@@ -8,12 +8,10 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, refusal
 from memcore.evaluate import evaluate
-from memcore.plan.benched import Benched
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, field_paths, get
 from memcore.report import Report
-from memcore.search.benched import BesideServer, beside
-from memcore.search.calibration import Calibrated, calibrated
+from memcore.search.measured import FIRST, STEP, TOKEN, Calibrated, calibrated
 from memcore.search.waterfall import Change, waterfall
 
 FEWEST, MOST = 2, 6
@@ -51,18 +49,11 @@ FIGURES = {
     "serve.tpot_seconds": "seconds",
     "serve.tokens_per_second": "tokens/s",
 }
-CALIBRATED = {  # beside a measured step
-    "calibrated.calibrated_seconds": "seconds",
-    "calibrated.interval.0": "seconds",
-    "calibrated.interval.1": "seconds",
-    "calibrated.calibrated_bytes": "bytes",
-    "calibrated.first.calibrated_seconds": "seconds",
-    "calibrated.first.interval.0": "seconds",
-    "calibrated.first.interval.1": "seconds",
-    "calibrated.token.calibrated_seconds": "seconds",
-    "calibrated.token.interval.0": "seconds",
-    "calibrated.token.interval.1": "seconds",
-}
+CALIBRATED = {  # with what was measured
+    f"calibrated.{name}.{what}": "seconds"
+    for name in (STEP, FIRST, TOKEN)
+    for what in ("calibrated_seconds", "interval.0", "interval.1")
+} | {"calibrated.numbers.allocated_bytes.1": "bytes"}
 UNITS = FIGURES | CALIBRATED
 
 
@@ -122,10 +113,10 @@ class Comparison:
 
 
 def compare(
-    plans: Sequence[Plan], names: Sequence[str] = (), measured: Measured | Benched | None = None
+    plans: Sequence[Plan], names: Sequence[str] = (), measured: Measured | None = None
 ) -> Comparison:
     """Two to six plans side by side, those that a `measured` step or server says something of
-    beside it too.
+    with that too.
     Raises PlanError for fewer or more, and where it says nothing of any."""
     if not FEWEST <= len(plans) <= MOST:
         said = f"{FEWEST} to {MOST} plans can be compared, not {len(plans)}"
@@ -158,18 +149,15 @@ def _known(figures: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]
 
 
 def calibrated_of(
-    plans: Sequence[Plan], reports: Sequence[Report], by: Measured | Benched
+    plans: Sequence[Plan], reports: Sequence[Report], by: Measured
 ) -> dict[str, tuple[Any, ...]]:
-    """Figures beside a measured step or server, with each plan's value, or None where it says
+    """Figures with a measured step or server, with each plan's value, or None where it says
     nothing of one. Raises PlanError where that is all of them."""
-    told: list[Calibrated | BesideServer | None] = []
+    told: list[Calibrated | None] = []
     issues: list[Issue] = []
     for plan, report in zip(plans, reports, strict=True):
         try:
-            if isinstance(by, Benched):
-                told.append(beside(plan, by, report.serve))
-            else:
-                told.append(calibrated(plan, by, report))
+            told.append(calibrated(plan, by, report))
         except PlanError as e:
             issues, told = issues or list(e.issues), [*told, None]
     if not any(told):

@@ -154,7 +154,7 @@ def twin(plan: Plan) -> str:
 
 def calibrated_interval() -> tuple[float, float]:
     """Measured over calibrated seconds, which 9 of 10 steps lie between that another measured step
-    of their source and kind predicts (search.calibration)."""
+    of their source and kind predicts (search.measured)."""
     return _ends(CALIBRATED)
 
 

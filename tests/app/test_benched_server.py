@@ -10,19 +10,19 @@ from pages import alive, frame, opened, said, texts
 from app import report as one_page
 from app import tables
 from memcore.evaluate import evaluate
-from memcore.plan.benched import Benched
 from memcore.plan.keys import BENCHED
-from memcore.plan.link import decode_benched, encode, encode_benched, encode_pin
+from memcore.plan.link import decode_measured, encode, encode_measured, encode_pin
+from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan
-from memcore.search.benched import beside
+from memcore.search.measured import calibrated
 from memcore.units import seconds_text
 
 SERVED = {"engine": "vllm", "arrivals": "closed", "concurrency": 16}
 RAN = Plan.of({"model": "llama-3.1-8b", "serve": SERVED})
 PLAN = RAN.changed("serve.concurrency", 32)
-BY = Benched(RAN, 0.009, 0.12)
-LINK = {BENCHED: encode_benched(BY)}
-FOUND = beside(PLAN, BY)
+BY = Measured(RAN, token=0.009, first=0.12)
+LINK = encode_measured(BY)
+FOUND = calibrated(PLAN, BY)
 PRINTED = json.dumps({"mean_tpot_ms": 9.0, "mean_ttft_ms": 120.0, "max_concurrency": 8})
 
 
@@ -35,20 +35,20 @@ def test_a_benchmark_is_said_kept_in_the_link_and_forgotten() -> None:
     open_loop = PLAN.changed("serve.arrivals", "poisson")
     at = opened(encode(open_loop, short=True), "serve")
     assert not kept(at)
-    at.session_state["folded_Read it beside a benchmark of yours"] = True
+    at.session_state["folded_Compare with what you measured"] = True
     at.run()
-    (form,) = [b for b in at.button if b.label == "Use this benchmark"]
+    (form,) = [b for b in at.button if b.label == "Use it"]
     form.click().run()
     assert "more than 0 seconds" in at.error[0].value
     at.number_input(key="bench_token").set_value(9.0)
-    (form,) = [b for b in at.button if b.label == "Use this benchmark"]
+    (form,) = [b for b in at.button if b.label == "Use it"]
     form.click().run()
     alive(at)
     assert at.session_state["memplan"].plan == PLAN  # a closed loop
-    assert decode_benched(kept(at)) == (Benched(PLAN, 0.009), [])
+    assert decode_measured(BENCHED, kept(at)) == (Measured(PLAN, token=0.009), [])
     at.number_input(key="serve_concurrency").set_value(48).run()
     assert "a token, calibrated" in texts(at)
-    assert decode_benched(kept(at))[0] == Benched(PLAN, 0.009)
+    assert decode_measured(BENCHED, kept(at))[0] == Measured(PLAN, token=0.009)
     at.button(key="benched_open").click().run()
     assert at.session_state["memplan"].plan == PLAN
     at.button(key="benched_forget").click().run()
@@ -96,7 +96,7 @@ def test_what_a_benchmark_printed_becomes_the_plans_measured_server(by: str) -> 
     alive(at)
     ran = PLAN.changed("serve.concurrency", 8)
     assert at.session_state["memplan"].plan == ran
-    assert decode_benched(kept(at)) == (Benched(ran, 0.009, 0.12), [])
+    assert decode_measured(BENCHED, kept(at)) == (Measured(ran, token=0.009, first=0.12), [])
     assert "in place of 32" in at.info[0].value
 
 
@@ -116,9 +116,7 @@ def test_files_say_it() -> None:
     assert FOUND.token is not None
     assert FOUND.token.text in page
     assert "Time per output token, calibrated" in page
-    head, row = (
-        tables.csv([{"a": 1}], tables.context(PLAN, "x", server=FOUND)).decode().split("\n")[:2]
-    )
+    head, row = tables.csv([{"a": 1}], tables.context(PLAN, "x", FOUND)).decode().split("\n")[:2]
     assert "plan seconds a token, calibrated" in head
     assert str(FOUND.token.calibrated_seconds) in row
 
@@ -149,7 +147,7 @@ def test_the_table_over_gpus_has_calibrated_seconds_beside_what_it_predicts() ->
 
 def test_a_measured_server_of_which_nothing_is_predicted_says_so() -> None:
     large = Plan.of({"model": "llama-3.1-405b", "serve": SERVED})
-    by = {BENCHED: encode_benched(Benched(large, 0.05))}
+    by = encode_measured(Measured(large, token=0.05))
     for page in ("serve", "explore"):
         at = opened(encode(large, short=True) | by | {"look": "gpus"}, page)
         alive(at)

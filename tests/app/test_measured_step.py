@@ -17,11 +17,11 @@ from memcore.plan.keys import MEASURED
 from memcore.plan.link import decode_measured, encode, encode_measured, encode_pin
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan
-from memcore.search.calibration import calibrated
+from memcore.search.measured import calibrated
 from memcore.units import GiB, bytes_text, seconds_text
 
 RUN = Measured(Plan(), 9.5, 40 * GiB)
-LINK = {MEASURED: encode_measured(RUN)}
+LINK = encode_measured(RUN)
 PLAN = Plan(train={"micro_batch": 2})
 FOUND = calibrated(PLAN, RUN)
 
@@ -35,24 +35,24 @@ def test_a_run_is_said_kept_in_the_link_and_forgotten() -> None:
     at = opened(encode(PLAN, short=True), "time")
     assert not kept(at)
     # Opened as a click does; AppTest has none.
-    at.session_state["folded_Read it beside a run of yours"] = True
+    at.session_state["folded_Compare with what you measured"] = True
     at.run()
-    (form,) = [b for b in at.button if b.label == "Use this run"]
+    (form,) = [b for b in at.button if b.label == "Use it"]
     form.click().run()
     assert "more than 0 seconds" in at.error[0].value
     at.number_input(key="measured_seconds").set_value(9.5)
     at.number_input(key="measured_gib").set_value(40.0)
-    (form,) = [b for b in at.button if b.label == "Use this run"]
+    (form,) = [b for b in at.button if b.label == "Use it"]
     form.click().run()
     alive(at)
-    assert decode_measured(kept(at)) == (Measured(PLAN, 9.5, 40 * GiB), [])
+    assert decode_measured(MEASURED, kept(at)) == (Measured(PLAN, 9.5, 40 * GiB), [])
     at.session_state["share"] = True
     at.run()
     (copied,) = [c.value for c in at.code if "?" in c.value]
     assert f"{MEASURED}=" in copied
     at.select_slider(key="train_micro_batch").set_value(3).run()
     assert "calibrated" in texts(at)
-    assert decode_measured(kept(at))[0] == Measured(PLAN, 9.5, 40 * GiB)
+    assert decode_measured(MEASURED, kept(at))[0] == Measured(PLAN, 9.5, 40 * GiB)
     at.button(key="measured_open").click().run()
     assert at.session_state["memplan"].plan == PLAN
     at.button(key="measured_forget").click().run()
@@ -64,13 +64,13 @@ def test_a_run_is_said_kept_in_the_link_and_forgotten() -> None:
 def test_a_link_shows_both_figures_on_every_page_of_training() -> None:
     at = opened(encode(PLAN, short=True) | LINK)
     alive(at)
-    assert f"**{seconds_text(FOUND.calibrated_seconds)}** calibrated" in texts(at)
+    assert f"**{seconds_text(FOUND.step.calibrated_seconds)}** calibrated" in texts(at)
     at.switch_page("views/time.py").run()
     table = frame(at, "calibrated")
     step, *_, allocated = table.to_dict("records")
     assert step["predicted"] == seconds_text(evaluate(PLAN).time.step_seconds)
-    assert step["calibrated"].startswith(seconds_text(FOUND.calibrated_seconds))
-    assert allocated["calibrated"] == bytes_text(FOUND.calibrated_bytes)
+    assert step["calibrated"].startswith(seconds_text(FOUND.step.calibrated_seconds))
+    assert allocated["calibrated"] == bytes_text(FOUND.numbers["allocated_bytes"][1])
 
 
 def test_a_plan_of_another_kind_says_why_it_is_not_calibrated() -> None:
@@ -94,15 +94,15 @@ def test_a_damaged_run_is_named(text: str) -> None:
 def test_files_say_it() -> None:
     report = evaluate(PLAN)
     page = one_page.page(PLAN, report, (), "http://x/", FOUND)
-    assert tables.calibrated(FOUND, report)[0]["calibrated"] in page
+    assert tables.calibrated(FOUND)[0]["calibrated"] in page
     assert "Assumed" in page
     assert "calibrated" not in one_page.page(PLAN, report, (), "http://x/")
     head, row = tables.csv([{"a": 1}], tables.context(PLAN, "x", FOUND)).decode().splitlines()
     assert "plan step seconds, calibrated" in head
-    assert str(FOUND.calibrated_seconds) in row
-    document = json.loads(json.dumps(FOUND.beside(report)))
+    assert str(FOUND.step.calibrated_seconds) in row
+    document = json.loads(json.dumps(FOUND.with_report(report)))
     assert document["time"]["step_seconds"] == report.time.step_seconds
-    assert document["calibrated"]["calibrated_seconds"] == FOUND.calibrated_seconds
+    assert document["calibrated"]["step"]["calibrated_seconds"] == FOUND.step.calibrated_seconds
 
 
 def test_plans_side_by_side_have_both() -> None:
@@ -114,7 +114,7 @@ def test_plans_side_by_side_have_both() -> None:
     a, b, here = [value for name, value in row.items() if name != "figure"][:3]
     assert a.startswith("9.50 s")
     assert b == "–"
-    assert here.startswith(seconds_text(FOUND.calibrated_seconds))
+    assert here.startswith(seconds_text(FOUND.step.calibrated_seconds))
 
 
 # ---- a memory snapshot
@@ -139,10 +139,10 @@ def test_a_dropped_snapshot_stands_beside_the_plan_and_becomes_its_run() -> None
     assert "held 32.0 MiB at its peak" in texts(at)
     beside = frame(at, "held").set_index("figure")["held"]
     assert (beside["allocated"], beside["states"]) == ("32.0 MiB", "0 B")
-    (form,) = [b for b in at.button if b.label == "Use this run"]
+    (form,) = [b for b in at.button if b.label == "Use it"]
     form.click().run()
     alive(at)
-    measured, issues = decode_measured(kept(at))
+    measured, issues = decode_measured(MEASURED, kept(at))
     assert issues == []
     assert measured is not None
     assert (measured.plan, measured.bytes) == (PLAN, 32 * MIB)

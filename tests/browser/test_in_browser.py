@@ -23,7 +23,6 @@ from memcore.evaluate import evaluate
 from memcore.formats import Text, read_files
 from memcore.formats.export import export
 from memcore.models import catalog
-from memcore.plan.keys import MEASURED
 from memcore.plan.link import decode, encode, encode_measured, encode_pin
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, get
@@ -328,7 +327,7 @@ def test_memory_over_time_says_what_one_points_at_and_why(open_app: Open) -> Non
 
 def test_what_calibrated_means_is_read_by_the_keyboard(open_app: Open) -> None:
     measured = encode_measured(Measured(Plan(), 0.8))
-    page = open_app(f"{address(Plan())}&{urlencode({MEASURED: measured})}")
+    page = open_app(f"{address(Plan())}&{urlencode(measured)}")
     note = page.get_by_role("note").filter(has_text="calibrated")
     page.locator(".st-key-why_time-tokens_per_second button").focus()
     page.keyboard.press("Tab")

@@ -7,9 +7,9 @@ from memcore.evaluate import evaluate
 from memcore.evidence import benched as evidence
 from memcore.evidence.calibration import within
 from memcore.evidence.engines import Spread, engines_table
-from memcore.plan.benched import Benched
+from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan
-from memcore.search.benched import (
+from memcore.search.measured import (
     FIRST,
     GPU,
     LENGTHS,
@@ -21,13 +21,13 @@ from memcore.search.benched import (
     RANKS,
     TOKEN,
     WORDS,
-    beside,
+    calibrated,
     distance,
     far,
     in_common,
     server,
+    shared,
 )
-from memcore.search.calibration import shared
 
 PLAN = Plan.of(
     {
@@ -125,7 +125,7 @@ def test_what_differs_twice_or_comes_as_it_will_was_never_compared() -> None:
 
 
 def test_the_measured_server_itself_takes_what_was_measured() -> None:
-    found = beside(PLAN, Benched(PLAN, 0.014, 0.9))
+    found = calibrated(PLAN, Measured(PLAN, token=0.014, first=0.9))
     assert found.at == OWN
     assert found.token is not None
     assert found.first is not None
@@ -134,12 +134,16 @@ def test_the_measured_server_itself_takes_what_was_measured() -> None:
     now = evaluate(PLAN).serve
     before = now.ttft_seconds + PLAN.serve.output_len * now.tpot_seconds
     after = 0.9 + PLAN.serve.output_len * 0.014
-    assert found.tokens_per_second == pytest.approx(now.tokens_per_second * before / after)
+    assert found.numbers["tokens_per_second"][1] == pytest.approx(
+        now.tokens_per_second * before / after
+    )
 
 
 def test_another_load_is_moved_by_what_they_have_in_common() -> None:
     then, other = evaluate(PLAN).serve, PLAN.changed("serve.concurrency", 64)
-    found = beside(other, Benched(PLAN, 1.2 * then.tpot_seconds, 1.5 * then.ttft_seconds))
+    found = calibrated(
+        other, Measured(PLAN, token=1.2 * then.tpot_seconds, first=1.5 * then.ttft_seconds)
+    )
     now = evaluate(other).serve
     for felt, off, seconds in ((TOKEN, 1.2, now.tpot_seconds), (FIRST, 1.5, now.ttft_seconds)):
         common, moved = in_common(felt, NEAR), getattr(found, felt)
@@ -149,7 +153,7 @@ def test_another_load_is_moved_by_what_they_have_in_common() -> None:
         assert f"{common.points:,} points" in found.assumed
     # Beyond all that was measured it is the machine's, and so all in common.
     _, most = far(TOKEN)
-    beyond = beside(other, Benched(PLAN, 2 * most * then.tpot_seconds)).token
+    beyond = calibrated(other, Measured(PLAN, token=2 * most * then.tpot_seconds)).token
     assert beyond is not None
     assert beyond.factor == pytest.approx(2 * shared(most, in_common(TOKEN, NEAR).share, (0, most)))
 
@@ -159,29 +163,29 @@ def test_what_is_as_predicted_moves_nothing_and_what_is_slower_slows(at: str) ->
     then, other = evaluate(PLAN).serve, PLAN.with_changes(APART[at])
     now, factors = evaluate(other).serve, []
     for off in (0.9, 1.0, 1.1, 1.5, 3.0):
-        found = beside(other, Benched(PLAN, off * then.tpot_seconds))
+        found = calibrated(other, Measured(PLAN, token=off * then.tpot_seconds))
         assert found.token is not None
         factors.append(found.token.factor)
         if off == 1:
             assert found.token.calibrated_seconds == pytest.approx(now.tpot_seconds)
-            assert found.tokens_per_second == pytest.approx(now.tokens_per_second)
+            assert found.numbers["tokens_per_second"][1] == pytest.approx(now.tokens_per_second)
     assert factors == sorted(factors)
     assert factors[0] < 1 < factors[-1]
 
 
 def test_on_another_gpu_the_first_token_stays_as_predicted() -> None:
     other = PLAN.with_changes(APART[GPU])
-    found = beside(other, Benched(PLAN, 0.014, 0.9))
+    found = calibrated(other, Measured(PLAN, token=0.014, first=0.9))
     assert found.first is None
     assert found.token is not None
     assert "The first token stays as predicted" in found.assumed
     with pytest.raises(PlanError, match="nothing in common"):
-        beside(other, Benched(PLAN, first=0.9))
+        calibrated(other, Measured(PLAN, first=0.9))
 
 
 def test_tokens_per_second_alone_are_read_as_time_per_token() -> None:
     then = evaluate(PLAN).serve
-    found = beside(PLAN, Benched(PLAN, rate=then.tokens_per_second / 1.25))
+    found = calibrated(PLAN, Measured(PLAN, rate=then.tokens_per_second / 1.25))
     assert found.token is not None
     assert found.token.off == pytest.approx(1.25)
     assert "read as its time per token" in found.assumed
@@ -200,13 +204,13 @@ def test_tokens_per_second_alone_are_read_as_time_per_token() -> None:
 def test_what_it_says_nothing_of_is_refused_by_name(at: str, field: str) -> None:
     changes = APART.get(at, {"serve.arrivals": "poisson"})
     with pytest.raises(PlanError) as raised:
-        beside(PLAN.with_changes(changes), Benched(PLAN, 0.014, 0.9))
+        calibrated(PLAN.with_changes(changes), Measured(PLAN, token=0.014, first=0.9))
     assert field in [issue.field for issue in raised.value.issues]
 
 
 @pytest.mark.parametrize(
-    "said", [{}, {"token": -1.0}, {"first": float("nan")}, {"rate": float("inf")}, {"token": 1e9}]
+    "said", [{"token": -1.0}, {"first": float("nan")}, {"rate": float("inf")}, {"token": 1e9}]
 )
 def test_a_server_takes_some_seconds(said: dict[str, float]) -> None:
     with pytest.raises(PlanError, match="measured server"):
-        Benched(PLAN, **said)
+        Measured(PLAN, **said)

@@ -11,7 +11,7 @@ from memcore.evidence import calibration, fit, times_table
 from memcore.evidence.fit import source_of
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan
-from memcore.search.calibration import calibrated, kind
+from memcore.search.measured import calibrated, kind
 from memcore.timing.certainty import farthest, in_common
 
 PLAN = Plan.of({"model": "llama-3-8b", "train": {"framework": "pytorch", "zero": 0}})
@@ -63,7 +63,7 @@ def test_no_step_takes_part_in_its_own_calibration() -> None:
     for own, step in zip(of, steps, strict=True):
         others = [calibrated(own.plan, by) for by in of if by is not own]
         taken = replace(step, share=in_common()).scaled
-        assert taken == pytest.approx([own.seconds / c.calibrated_seconds for c in others])
+        assert taken == pytest.approx([own.seconds / c.step.calibrated_seconds for c in others])
         assert [by.plan for by in of].count(own.plan) == 1  # which would take all that was measured
 
 
@@ -74,9 +74,9 @@ def test_a_share_of_the_weights_lies_up_to_a_value() -> None:
 
 def test_the_measured_plan_itself_takes_what_was_measured() -> None:
     found = calibrated(PLAN, Measured(PLAN, 5.0, 40 * 2**30))
-    assert found.calibrated_seconds == pytest.approx(5.0)
-    assert found.interval == pytest.approx((5.0, 5.0))
-    assert found.calibrated_bytes == 40 * 2**30
+    assert found.step.calibrated_seconds == pytest.approx(5.0)
+    assert found.step.interval == pytest.approx((5.0, 5.0))
+    assert found.numbers["allocated_bytes"][1] == 40 * 2**30
 
 
 def test_every_figure_of_another_plan_is_scaled_alike() -> None:
@@ -84,25 +84,27 @@ def test_every_figure_of_another_plan_is_scaled_alike() -> None:
     report = evaluate(twice)
     took = 1.2 * evaluate(PLAN).time.step_seconds
     found = calibrated(twice, Measured(PLAN, took))
-    assert found.off == pytest.approx(1.2)
-    assert found.factor == pytest.approx(found.off ** in_common())
-    assert found.seconds == report.time.step_seconds
-    assert found.calibrated_seconds == pytest.approx(found.seconds * found.factor)
-    low, high = found.interval
-    assert low < found.calibrated_seconds < high
-    assert found.run_seconds == pytest.approx(report.run.seconds * found.factor)
-    assert found.cost == pytest.approx(report.run.cost * found.factor)
-    tokens = found.tokens_per_second * found.calibrated_seconds
+    step = found.step
+    assert step.off == pytest.approx(1.2)
+    assert step.factor == pytest.approx(step.off ** in_common())
+    assert step.seconds == report.time.step_seconds
+    assert step.calibrated_seconds == pytest.approx(step.seconds * step.factor)
+    low, high = step.interval
+    assert low < step.calibrated_seconds < high
+    assert found.numbers["run_seconds"] == (
+        report.run.seconds, pytest.approx(report.run.seconds * step.factor),
+    )  # fmt: skip
+    assert found.numbers["cost"][1] == pytest.approx(report.run.cost * step.factor)
+    tokens = found.numbers["tokens_per_second"][1] * step.calibrated_seconds
     assert tokens == pytest.approx(twice.tokens_per_step)
-    assert found.calibrated_bytes is None
-    assert "calibrated_bytes" not in found.to_dict()
+    assert "allocated_bytes" not in found.to_dict()
 
 
 def test_what_is_off_beyond_all_that_was_measured_is_every_plans() -> None:
     """A machine that is twice as slow is so for other plans too."""
     step, (_, most) = evaluate(PLAN).time.step_seconds, farthest()
     other = PLAN.changed("train.grad_accumulation", 2)
-    at, beyond = (calibrated(other, Measured(PLAN, step * k)).factor for k in (most, 2 * most))
+    at, beyond = (calibrated(other, Measured(PLAN, step * k)).step.factor for k in (most, 2 * most))
     assert at == pytest.approx(most ** in_common())
     assert beyond == pytest.approx(2 * at)
 

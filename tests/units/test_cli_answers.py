@@ -15,11 +15,10 @@ from allocating import MIB, Allocator
 from memcore import Plan, cli, evaluate
 from memcore.cli.progress import Progress
 from memcore.models import catalog
-from memcore.plan.benched import Benched
 from memcore.plan.keys import PINS
-from memcore.plan.link import decode, decode_benched, decode_measured, decode_pin
+from memcore.plan.link import decode, decode_measured, decode_pin
 from memcore.plan.measured import Measured
-from memcore.search.calibration import calibrated
+from memcore.search.measured import calibrated
 
 OF = {
     "fits": {"train": {"seq_len": 1024}},
@@ -153,13 +152,13 @@ def test_a_plan_is_read_beside_a_step_that_was_measured(memplan, file):
     assert found["time"]["step_seconds"] == report.time.step_seconds  # as ever
     beside = found["calibrated"]
     measured = Measured(Plan.of(OF["fits"]), 2.5)
-    factor = calibrated(Plan.of(OF["over"]), measured, report).factor
-    assert beside["calibrated_seconds"] == pytest.approx(report.time.step_seconds * factor)
+    factor = calibrated(Plan.of(OF["over"]), measured, report).step.factor
+    assert beside["step"]["calibrated_seconds"] == pytest.approx(report.time.step_seconds * factor)
     assert beside["measured"] == {"seconds": 2.5, "bytes": 30 * 2**30}
     assert "Assumed" in beside["assumed"]
     assert "Calibrated: " in memplan("evaluate", plan, "--measured", given).out
     table = memplan("evaluate", plan, "--measured", given, "--csv", "--table", "breakdown").out
-    assert f"calibrated,step,,,{beside['calibrated_seconds']}" in table
+    assert f"calibrated,step,,,{beside['step']['calibrated_seconds']}" in table
     lines = json.dumps(OF["over"]) + "\n" + '{"cluster": {"gpu": "a100-sxm-80gb"}}\n'
     ran = memplan("evaluate", "-", "--json", "--measured", given, given=lines)
     first, second = map(json.loads, ran.out.splitlines())
@@ -168,30 +167,21 @@ def test_a_plan_is_read_beside_a_step_that_was_measured(memplan, file):
     assert second["issues"][0]["field"] == "cluster.gpu"
 
 
-def test_compare_sweep_and_search_are_read_beside_it(memplan, file, tmp_path, monkeypatch):
+def test_compare_and_search_are_read_with_it(memplan, file, tmp_path, monkeypatch):
     from memcore.search import space
 
     run = Plan.of(OF["fits"])
-    factor = calibrated(Plan.of(OF["over"]), Measured(run, 2.5)).factor
+    factor = calibrated(Plan.of(OF["over"]), Measured(run, 2.5)).step.factor
     given = ("--measured", f"{file('fits')}=2.5")
     other = json.dumps({"train": {"framework": "deepspeed"}})
     figures = memplan("compare", file("over"), "-", *given, "--json", given=other).json["figures"]
     predicted, _ = figures["time.step_seconds"]
-    assert figures["calibrated.calibrated_seconds"] == [pytest.approx(predicted * factor), None]
+    assert figures["calibrated.step.calibrated_seconds"] == [
+        pytest.approx(predicted * factor),
+        None,
+    ]
     refused = memplan("compare", "-", "-", *given, given=other)
     assert refused.status == 2
-
-    axes = ("--axis", "train.framework=fsdp2,deepspeed", "--axis", "train.micro_batch=1,2")
-    rows = memplan("sweep", "-", *axes, "--number", "memory.fits", *given, "--csv", given="{}").csv
-    for row in rows:
-        scaled, step = row["calibrated.step_seconds"], row["time.step_seconds"]
-        if row["train.framework"] == "fsdp2":
-            of = {"train": {"micro_batch": int(row["train.micro_batch"])}}
-            beside = calibrated(Plan.of(of), Measured(run, 2.5))
-            assert float(scaled) == pytest.approx(beside.calibrated_seconds)
-        else:
-            assert (scaled, bool(step)) == ("", True)
-    assert "kernels" in memplan("sweep", '{"train": {"kernels": "liger"}}', *axes, *given).err
 
     monkeypatch.setattr(space.Space, "frameworks", lambda *_: [{"train.framework": "fsdp2"}])
     start = json.dumps({"model": "llama-3.2-1b", "cluster": {"gpus": 1}})
@@ -214,24 +204,22 @@ SERVES = {
 
 
 def test_a_server_is_read_beside_one_that_was_measured(memplan, tmp_path):
-    from memcore.search.benched import beside
-
     run, bench = tmp_path / "run.json", tmp_path / "bench.json"
     run.write_text(json.dumps(SERVES))
     said = {"mean_tpot_ms": 9.0, "mean_ttft_ms": 120.0, "max_concurrency": 8, "completed": 10}
     bench.write_text(json.dumps(said | {"total_input_tokens": 10240}))
     ran, plan = Plan.of(SERVES).changed("serve.concurrency", 8), Plan.of(SERVES)
-    found = beside(plan, Benched(ran, 0.009, 0.12))
+    found = calibrated(plan, Measured(ran, token=0.009, first=0.12))
     given = ("evaluate", run, "--measured", f"{run}={bench}")
     told = memplan(*given, "--json")
     assert "8 of the benchmark, in place of 16 of its plan" in told.err
-    assert told.json["calibrated_server"] == json.loads(json.dumps(found.to_dict()))
+    assert told.json["calibrated"] == json.loads(json.dumps(found.to_dict()))
     assert told.json["serve"]["tpot_seconds"] == evaluate(plan).serve.tpot_seconds  # as ever
     assert f"Calibrated: {found.text}" in memplan(*given, "--job", "serve").out
     table = memplan(*given, "--csv", "--table", "breakdown").out
     assert f"calibrated,a token,,,{found.token.calibrated_seconds}" in table
     figures = ("--measured", f"{run}=tpot:9ms,ttft:0.12")
-    own = memplan("evaluate", run, *figures, "--json").json["calibrated_server"]
+    own = memplan("evaluate", run, *figures, "--json").json["calibrated"]
     assert own["token"]["calibrated_seconds"] == pytest.approx(0.009)
     assert (own["at"], own["measured"]) == ("own", {"token": 0.009, "first": 0.12})
 
@@ -239,10 +227,11 @@ def test_a_server_is_read_beside_one_that_was_measured(memplan, tmp_path):
     compared = memplan("compare", run, other, *figures, "--json").json["figures"]
     assert compared["calibrated.token.calibrated_seconds"] == [pytest.approx(0.009), None]
     assert memplan("evaluate", other, *figures).status == 2
-    assert "server" in memplan("sweep", run, "--axis", "serve.tp=1", *figures).err
     assert "--serve" in memplan("search", run, *figures).err
     link = memplan("link", run, *figures, "--json").json
-    assert decode_benched(link["query"]["benched"])[0] == Benched(plan, 0.009, 0.12)
+    assert decode_measured("benched", link["query"]["benched"])[0] == Measured(
+        plan, token=0.009, first=0.12
+    )
 
 
 def test_a_search_of_servers_has_calibrated_seconds(memplan, tmp_path):
@@ -271,7 +260,10 @@ def test_a_link_carries_the_step_that_was_measured(memplan, file):
     run, plan = file("fits"), file("over")
     query = memplan("link", plan, "--measured", f"{run}=2.5", "--json").json["query"]
     assert decode(query) == (Plan.of(OF["over"]), [])
-    assert decode_measured(query["measured"]) == (Measured(Plan.of(OF["fits"]), 2.5), [])
+    assert decode_measured("measured", query["measured"]) == (
+        Measured(Plan.of(OF["fits"]), 2.5),
+        [],
+    )
 
 
 @pytest.mark.parametrize("given", ["{}", "{}=", "=2", "{}=x", "{}=0", "{}=2,x", "{}=2,inf", "x=2"])
@@ -504,7 +496,7 @@ def test_snapshot_stands_beside_a_plan_and_becomes_its_measured_run(memplan, fil
     row = next(row for row in found["beside"] if row["name"] == "parameters")
     assert row["measured"] == 30 * MIB
     query = parse_qs(urlsplit(found["link"]).query)
-    measured, issues = decode_measured(query["measured"][0])
+    measured, issues = decode_measured("measured", query["measured"][0])
     assert (measured.bytes, issues) == (32 * MIB, [])
     slower = memplan("snapshot", snapshot, plan, "--seconds", 9, "--json").json
     assert slower["measured"]["seconds"] == 9

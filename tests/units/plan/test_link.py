@@ -18,7 +18,6 @@ from tables import each
 from memcore import Issue, PlanError
 from memcore.models import catalog
 from memcore.plan import link
-from memcore.plan.benched import Benched
 from memcore.plan.keys import BESIDE, FIELDS, KEYS, KNOWN, VERSION
 from memcore.plan.link import (
     FAILED,
@@ -26,11 +25,9 @@ from memcore.plan.link import (
     MAX_KEYS,
     begun,
     decode,
-    decode_benched,
     decode_measured,
     decode_pin,
     encode,
-    encode_benched,
     encode_measured,
     encode_pin,
     form_of,
@@ -293,7 +290,7 @@ def test_a_plan_survives_the_trip(plan: Plan, short: bool) -> None:
 )
 def test_a_measured_step_survives_the_trip(plan: Plan, seconds: float, size: int) -> None:
     measured = Measured(plan, seconds, size)
-    assert decode_measured(encode_measured(measured)) == (measured, [])
+    assert decode_measured(*encode_measured(measured).popitem()) == (measured, [])
 
 
 @examples(25)
@@ -306,15 +303,15 @@ def test_a_measured_step_survives_the_trip(plan: Plan, seconds: float, size: int
 def test_a_measured_server_survives_the_trip(
     plan: Plan, token: float, first: float, rate: float
 ) -> None:
-    benched = Benched(plan, token, first, rate)
-    assert decode_benched(encode_benched(benched)) == (benched, [])
+    benched = Measured(plan, token=token, first=first, rate=rate)
+    assert decode_measured(*encode_measured(benched).popitem()) == (benched, [])
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "seconds per token"),
-        ("v=1&each=0", "seconds per token"),
+        ("", "damaged"),
+        ("v=1&each=0", "damaged"),
         ("v=1&each=nan", "damaged"),
         ("v=1&each=1e300", "measured server"),
         ("v=1&each=2&conc=none", "damaged"),
@@ -322,7 +319,7 @@ def test_a_measured_server_survives_the_trip(
     ],
 )
 def test_a_damaged_measured_server_is_left_out(text: str, says: str) -> None:
-    benched, issues = decode_benched(text)
+    benched, issues = decode_measured("benched", text)
     assert benched is None
     assert says in str(issues[0])
     assert issues[0].field == "benched"
@@ -346,14 +343,14 @@ def test_a_damaged_measured_server_is_left_out(text: str, says: str) -> None:
 )
 def test_a_damaged_measured_step_is_left_out(text: str, says: str) -> None:
     """A plan that was mended is not the one that ran."""
-    measured, issues = decode_measured(text)
+    measured, issues = decode_measured("measured", text)
     assert measured is None
     assert says in str(issues[0])
     assert issues[0].field == "measured"
 
 
 def test_a_measured_step_of_a_corrected_preset_is_kept_and_says_so() -> None:
-    measured, issues = decode_measured("v=1&model=llama-3-8b~999&took=2")
+    measured, issues = decode_measured("measured", "v=1&model=llama-3-8b~999&took=2")
     assert measured
     assert measured.seconds == 2
     assert "corrected since" in issues[0].message

@@ -9,30 +9,15 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import deepspeed, megatron
-from memcore.formats.found import Around, Draft, Keys, harmless, mixed, positive, underscored
+from memcore.formats.found import Around, Draft, Keys, mixed, positive, underscored
+from memcore.formats.programs import Program
 
 FSDP1 = "FSDP 1's flat parameters are not planned: FSDP 2, which shards each by itself, is"
-LEFT = {
-    "its fp8 recipe is not planned": "fp8_config",
-    "is of TPUs alone": "downcast_bf16=no tpu_name",
-    "training on the CPU is not planned: on GPUs it is": "use_cpu",
-}
-LEFT_OF_FSDP = {
-    "layers are wrapped one by one here": (
-        "min_num_params=0 auto_wrap_policy=TRANSFORMER_BASED_WRAP"
-    ),
-    "weights and gradients are cast as the precision says": "mixed_precision_policy",
-    "every weight is cut over ranks": "ignored_modules",
-    "gathers are not held back, which takes more memory": "limit_all_gathers=true",
-    "gathers run ahead as FSDP 2's do": "forward_prefetch backward_prefetch*",
-    "host memory while loading is not planned": "cpu_ram_efficient_loading",
-}
-# FSDP's strategies, and the words and numbers that older files have for them.
-STRATEGIES = {
-    **dict.fromkeys(("FULL_SHARD", "1", "HYBRID_SHARD", "4"), 3),
-    **dict.fromkeys(("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5"), 2),
-    **dict.fromkeys(("NO_SHARD", "3"), 0),
-}
+ACCELERATE = Program("accelerate")
+FSDP, MESH, LAUNCH, MEGATRON = (
+    Program("accelerate", section) for section in ("fsdp", "mesh", "launch", "megatron")
+)
+STRATEGIES: Mapping[str, int] = ACCELERATE.table["strategies"]
 
 
 def recognise(values: Mapping[str, Any]) -> bool:
@@ -40,20 +25,9 @@ def recognise(values: Mapping[str, Any]) -> bool:
     return "distributed_type" in values or "compute_environment" in values or _of_fsdp(values)
 
 
-# What an fsdp_config of its own says, with 'fsdp_' before it or without.
-OF_FSDP = {
-    *("sharding_strategy", "version", "reshard_after_forward", "auto_wrap_policy", "xla"),
-    *("transformer_layer_cls_to_wrap", "backward_prefetch", "forward_prefetch", "offload_params"),
-    *("use_orig_params", "sync_module_states", "cpu_ram_efficient_loading", "state_dict_type"),
-    *("activation_checkpointing", "limit_all_gathers", "backward_prefetch_policy"),
-    *("min_num_params", "cpu_offload", "cpu_offload_pin_memory", "mixed_precision_policy"),
-    *("final_state_dict_type", "ignored_modules", "activation_checkpointing_offload"),
-}
-
-
 def _of_fsdp(values: Mapping[str, Any]) -> bool:
     said = {key.removeprefix("fsdp_") for key in values}
-    return len(said) >= 2 and said <= OF_FSDP
+    return len(said) >= 2 and said <= FSDP.names["keys"]
 
 
 def read(values: Mapping[str, Any], draft: Draft) -> None:
@@ -84,18 +58,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if str(keys.take("dynamo_backend") or compiler or "NO").upper() not in ("NO", "EAGER"):
         draft.put("train.kernels", "compile", "dynamo_backend")
     _mesh(keys.inner("parallelism_config"), draft)
-    draft.end(keys, LEFT, harmless("accelerate", "launchers"))
-
-
-MEGATRON = {
-    "tp_degree": "tensor_model_parallel_size",
-    "pp_degree": "pipeline_model_parallel_size",
-    "sequence_parallelism": "sequence_parallel",
-    "recompute_activations": "recompute_activations",
-    "use_distributed_optimizer": "use_distributed_optimizer",
-    "expert_model_parallel_size": "expert_model_parallel_size",
-    "context_parallel_size": "context_parallel_size",
-}
+    ACCELERATE.end(keys, draft)
 
 
 def _of_megatron(given: Keys, half: str, draft: Draft) -> None:
@@ -104,11 +67,11 @@ def _of_megatron(given: Keys, half: str, draft: Draft) -> None:
     own = {name.removeprefix(start): value for name, value in given.values.items()}
     keys = Keys(own, f"{start}{{}}".format)
     given.told = True
-    draft.read(keys, "train.grad_accumulation", positive, "num_micro_batches")
-    known = {theirs: keys.take(ours) for ours, theirs in MEGATRON.items()}
+    MEGATRON.read(keys, draft)
+    known = {theirs: keys.take(ours) for ours, theirs in MEGATRON.renamed.items()}
     said = {name: value for name, value in known.items() if value is not None}
     megatron.arguments(Keys({**said, half: True}), draft)
-    draft.end(keys, {})
+    MEGATRON.end(keys, draft)
 
 
 # What a file is called that nobody has given, with what it is likely to say.
@@ -118,14 +81,6 @@ CALLED = (
     (r"fsdp", "fsdp2"),
     (r"ddp|multi[-_]?gpu|single[-_]?gpu", "pytorch"),
 )
-
-
-UNREAD = {
-    "use_megatron_lm": "Megatron's options of this launcher are not read: set train.framework",
-    "use_parallelism_config": "cutting over GPUs is not read here: set parallel.tp or cp",
-    "cpu": "training on the CPU is not planned: on GPUs it is",
-    "tpu": "training on TPUs is not planned: on GPUs it is",
-}
 
 
 def launched(given: Mapping[str, Any], draft: Draft) -> None:
@@ -142,7 +97,7 @@ def launched(given: Mapping[str, Any], draft: Draft) -> None:
     _precision(str(keys.take("mixed_precision") or "").lower(), draft)
     if str(keys.take("dynamo_backend") or "NO").upper() not in ("NO", "EAGER"):
         draft.put("train.kernels", "compile", keys.written("dynamo_backend"))
-    for name, why in UNREAD.items():
+    for why, name in LAUNCH.left.items():
         if keys.on(name):
             draft.leave(keys.written(name), why)
     if (file := keys.one("config_file")) is None:
@@ -177,12 +132,11 @@ def _mesh(given: Keys, draft: Draft) -> None:
     start = "parallelism_config_"
     keys = Keys({k.removeprefix(start): v for k, v in given.values.items()}, f"{start}{{}}".format)
     given.told = True
-    for name in ("tp", "cp"):
-        draft.read(keys, f"parallel.{name}", positive, f"{name}_size")
+    MESH.read(keys, draft)
     if draft.count(keys, "dp_replicate_size") > 1:
         draft.read(keys, "parallel.shard_group", positive, "dp_shard_size")
     keys.take("dp_shard_size")
-    draft.end(keys, {"sequences cut by heads are not planned": "sp_*", "is not read": "cp_*"})
+    MESH.end(keys, draft)
 
 
 def _deepspeed(keys: Keys, draft: Draft) -> None:
@@ -236,7 +190,7 @@ def shards(given: Keys, words: str, draft: Draft) -> None:
         draft.said = [said for said in draft.said if said.field != "train.checkpointing"]
         draft.fields.pop("train.checkpointing", None)
         draft.put("train.checkpointing", "full", "fsdp_activation_checkpointing", True)
-    draft.end(keys, LEFT_OF_FSDP, harmless("accelerate"))
+    draft.end(keys, FSDP.left, ACCELERATE.harmless)
 
 
 def _groups(draft: Draft, around: Around) -> None:

@@ -16,7 +16,8 @@ import yaml
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.formats import accelerate, deepspeed, hub, registry, servers, trainer
-from memcore.formats.megatron import MOMENTS, SWITCHES
+from memcore.formats.found import Words
+from memcore.formats.megatron import MEGATRON, MOMENTS
 from memcore.formats.reading import MODEL, read_files
 from memcore.formats.servers import Server
 from memcore.formats.texts import Text
@@ -58,11 +59,12 @@ def export(plan: Plan, program: str) -> Exported:
         message = f"{shown(program)} does not run {what}; {did_you_mean(program, known)}"
         raise PlanError([Issue(field, message)])
     if program in SERVERS:
-        server = next(each for each in servers.SERVERS if each.engine == program)
+        server = next(each for each in servers.SERVERS if each.label == program)
         if not plan.serve.memory_utilization and ENGINES[program].share == DEVICE:
             # vLLM's own share has changed, and the plan's is said.
             plan = plan.changed("serve.memory_utilization", OWN_SHARE)
-        written, told = _server(plan, server), {path for path, *_ in server.fields} | SERVED
+        told = {path for row in server.rows["read"] for path in row.to} | SERVED
+        written = _server(plan, server)
     else:
         written = WRITERS[program](plan)
         told = {p for p in field_paths() if p.startswith(("parallel.", "train."))}
@@ -124,8 +126,8 @@ def _trainer(plan: Plan) -> dict[str, str]:
         "packing": True,
         "gradient_checkpointing": t.checkpointing != "none",
         "gradient_checkpointing_kwargs": {"use_reentrant": t.reentrant},
-        "optim": _word_of(trainer.OPTIMIZERS, t.optimizer),
-        "attn_implementation": _word_of(trainer.ATTENTION, t.attention),
+        "optim": _word_of(trainer.HF.words["optimizers"], t.optimizer),
+        "attn_implementation": _word_of(trainer.HF.words["attention"], t.attention),
         "dataloader_num_workers": t.loader_workers,
         "dataloader_prefetch_factor": t.loader_prefetch,
         "dataloader_pin_memory": t.loader_pin_memory,
@@ -159,8 +161,8 @@ def _axolotl(plan: Plan) -> dict[str, str]:
         "sample_packing": True,
         "micro_batch_size": t.micro_batch,
         "gradient_accumulation_steps": t.grad_accumulation,
-        "optimizer": _word_of(trainer.OPTIMIZERS, t.optimizer),
-        "attn_implementation": _word_of(trainer.ATTENTION, t.attention),
+        "optimizer": _word_of(trainer.HF.words["optimizers"], t.optimizer),
+        "attn_implementation": _word_of(trainer.HF.words["attention"], t.attention),
         "gradient_checkpointing": recomputes,
         "bf16": half == "bf16",
         "fp16": half == "fp16",
@@ -238,23 +240,19 @@ def _fsdp(plan: Plan) -> dict[str, Any]:
 
 def _deepspeed(plan: Plan) -> str:
     t = plan.train
-    zero: dict[str, Any] = {"stage": t.zero, **{n: getattr(t, n) for n in deepspeed.COUNTS}}
+
+    def section(name: str) -> dict[str, Any]:
+        return {row.keys[0]: get(plan, row.to[0]) for row in deepspeed.ZERO.rows[name]}
+
+    zero: dict[str, Any] = {"stage": t.zero, **section("counts")}
     if t.overlap_comm != "auto":
         zero["overlap_comm"] = t.overlap_comm == "on"
-    if t.offload_optimizer != "none":
-        zero["offload_optimizer"] = {
-            "device": t.offload_optimizer,
-            "pin_memory": t.offload_pin_memory,
-            "buffer_count": t.offload_optimizer_buffers,
-        }
-    if t.offload_parameters != "none":
-        zero["offload_param"] = {
-            "device": t.offload_parameters,
-            "pin_memory": t.offload_pin_memory,
-            "buffer_count": t.offload_param_buffers,
-            "buffer_size": t.offload_param_buffer_size,
-            "max_in_cpu": t.offload_param_max_in_cpu,
-        }
+    for name, rests in (
+        ("offload_optimizer", t.offload_optimizer),
+        ("offload_param", t.offload_parameters),
+    ):
+        if rests != "none":
+            zero[name] = section(name)
     document = {
         "train_micro_batch_size_per_gpu": t.micro_batch,
         "gradient_accumulation_steps": t.grad_accumulation,
@@ -290,7 +288,7 @@ def _megatron(plan: Plan) -> dict[str, str]:
         words += [f"--{option}-parallel-size", size]
     if p.virtual_stages > 1:
         words += ["--num-virtual-stages-per-pipeline-rank", p.virtual_stages]
-    on = [path.rpartition(".")[2] for path in SWITCHES if get(plan, path)]
+    on = [row.keys[0] for row in MEGATRON.rows["switches"] if get(plan, row.to[0])]
     on += ["sequence_parallel"] if p.sequence_parallel else []
     on += ["use_distributed_optimizer"] if t.zero else []
     on += ["use_megatron_fsdp"] if t.zero == 3 else []
@@ -366,29 +364,29 @@ def _server(plan: Plan, server: Server) -> dict[str, str]:
     """The command that starts a server, of those options that its reader knows."""
     s, words = plan.serve, [*SERVERS[server.engine]]
     words += [_file(plan) if server.engine == LLAMA_CPP else _name(plan)]
-    for path, _, *named in server.fields:
-        value, option = get(plan, path), max(named, key=len)
+    for row in (row for row in server.rows["read"] if row.to and row.keys):
+        path, option = row.to[0], max(row.keys, key=len)
+        value = get(plan, path)
         if path == "serve.value_dtype" and value == "same":
             value = s.kv_dtype
-        if value in (0, 0.0, "auto", "same"):  # which the program decides
+        text: str | None = str(value)
+        if isinstance(row.how, Words):
+            text = _word_of(row.how.table, value)
+        elif row.how is None:
+            text = None if value == row.on else ""
+        if value in (0, 0.0, "auto", "same") or text == "":  # which the program decides
             continue
-        known = WORDS.get(option)
-        text = _word_of(known, value) if known else str(value)
-        if text is not None:
-            words += [f"--{option if server.engine == UNDERSCORED else _hyphens(option)}", text]
+        name = f"--{option if server.engine == UNDERSCORED else _hyphens(option)}"
+        words += [name] if row.how is None else [] if text is None else [name, text]
     if server.engine == "vllm":
-        words += ["--enforce-eager"] if s.runtime == "eager" else []
         words += ["--no-enable-chunked-prefill"] if s.prefill == "whole" else []
         words += ["--speculative-config", _guesses(plan)] if s.draft_tokens else []
         if plan.second_tier:
             words += ["--kv-offloading-size", str(_size_of_tier(plan))]
     elif server.engine == "sglang":
-        words += ["--disable-cuda-graph"] if s.runtime == "eager" else []
         words += ["--enable-hierarchical-cache"] if plan.second_tier else []
     elif server.engine == LLAMA_CPP:
         words += _slots(plan)
-    elif s.prefill == "chunked":
-        words += ["--enable_chunked_prefill"]
     return {"serve.sh": _command(words)}
 
 
@@ -435,7 +433,7 @@ def _draft(plan: Plan) -> str:
 def _guesses(plan: Plan) -> str:
     """Who guesses, as vLLM is told."""
     s = plan.serve
-    method = _word_of(servers.GUESSERS, s.draft_model)
+    method = _word_of(servers.SHARED.words["guessers"], s.draft_model)
     who = {"method": method} if method else {"model": _draft(plan)}
     return json.dumps({**who, "num_speculative_tokens": s.draft_tokens})
 
@@ -448,12 +446,6 @@ SERVED = {
         *("prefill", "runtime", "draft_model", "draft_tokens", "tp", "pp", "weight_dtype"),
         *("max_seq_len", "gpu_layers", "cpu_moe_layers", "offload_kv", "offload_weights"),
     )
-}
-WORDS = {
-    "kv_cache_dtype": servers.CACHES,
-    **dict.fromkeys(("cache_type_k", "cache_type_v"), servers.GGML_CACHES),
-    "quantization": servers.WEIGHTS,
-    "dtype": servers.HALVES,
 }
 SERVERS: dict[str, tuple[str, ...]] = {
     "vllm": ("vllm", "serve"),

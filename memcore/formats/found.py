@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import re
-import tomllib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from importlib.resources import files
 from typing import Any
 
 from memcore.errors import Issue, shown
@@ -144,19 +141,6 @@ def mixed(half: str, sharded: bool) -> str:
     """The word of train.precision for arithmetic in 'bf16' or 'fp16' beside fp32 weights: what
     shards casts its copies, and without it torch.autocast does."""
     return "bf16-autocast" if half == "bf16" and not sharded else f"{half}-mixed"
-
-
-def containing(*words: str) -> tuple[str, ...]:
-    """The patterns of keys that have one of these in their names."""
-    return tuple(f"*{each}*" for each in words)
-
-
-@functools.cache
-def harmless(*programs: str) -> tuple[str, ...]:
-    """Arguments of programs that move neither memory nor time (presets/harmless.toml)."""
-    text = files("presets").joinpath("harmless.toml").read_text(encoding="utf-8")
-    tables = tomllib.loads(text)
-    return tuple(name for each in programs for name in tables[each]["names"].split())
 
 
 def underscored(key: str) -> str:
@@ -336,6 +320,12 @@ class Draft:
 
         if prompts:
             self.later.append(shared_out)
+
+    def starts(self, keys: Keys, nodes: str, each: Sequence[str], usual: int = 0) -> None:
+        """Machines, and the ranks that so many GPUs of each make: `usual` where nobody says it."""
+        machines = self.count(keys, nodes) or 1
+        self.nodes = max(self.nodes, machines)
+        self.ranks = max(self.ranks, machines * (self.count(keys, *each) or usual))
 
     def leave(self, key: str, why: str) -> None:
         """A key that moves memory or time, and that no plan says."""

@@ -11,7 +11,8 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats import hub
-from memcore.formats.found import Draft, Keys, harmless, hyphened, positive, whole, word
+from memcore.formats.found import Draft, Keys, hyphened
+from memcore.formats.programs import Program
 from memcore.formats.texts import UNSET, options
 from memcore.models import catalog
 from memcore.words.optimizers import AWARE
@@ -28,135 +29,9 @@ from memcore.words.training import (
     RECOMPUTE_MODULES,
 )
 
-MARKS = {
-    *("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size"),
-    *("global_batch_size", "tensor_model_parallel_size"),
-}
-METHODS = {"uniform": "uniform", "block": "block"}
-# Fields that options of the same name turn on.
+MEGATRON = Program("megatron")
 ENDS = tuple(f"parallel.account_for_{end}_in_pipeline_split" for end in ("embedding", "loss"))
-SWITCHES = (
-    *ENDS,
-    *("train.overlap_grad_reduce", "train.overlap_param_gather", "train.tp_comm_overlap"),
-    "train.overlap_moe_expert_parallel_comm",
-)
 GPT2_VOCABULARY, LLAMA_VOCABULARY = 50_257, 32_000
-LEFT = {
-    "its optimizer on the CPU is not planned": (
-        "optimizer_cpu_offload optimizer_offload_fraction=1.0"
-    ),
-    "activations in host memory are not planned for Megatron": (
-        "cpu_offloading cpu_offloading_num_layers=0 cpu_offloading_weights "
-        "fine_grained_activation_offloading offload_modules"
-    ),
-    "Megatron-DeepSpeed's ZeRO is not planned": "zero_stage zero_* deepspeed",
-    "uneven stages are not planned": (
-        "decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers "
-        "pipeline_model_parallel_layout num_layers_in_*"
-    ),
-    "version 1 of Megatron-FSDP is planned": "megatron_fsdp_version=1",
-    "main weights in fp32 are planned": "megatron_fsdp_main_params_dtype=fp32|torch.float32",
-    "gradients are sent as they are summed": (
-        "megatron_fsdp_grad_comm_dtype *reduce_scatter_with_fp32_accumulation "
-        "*param_name_patterns_for_fp32_local_accumulation"
-    ),
-    "is not planned": (
-        "megatron_fsdp_* hierarchical_context_parallel_sizes distribute_saved_activations "
-        "cuda_graph_* microbatch_group_size_per_virtual_pipeline_stage optimizer_cuda_graph "
-        "decode_only_cuda_graphs microbatch_group_size_per_vp_stage "
-        "num_microbatches_with_partial_*"
-    ),
-    "buckets that are freed are planned, not double buffers": "fsdp_double_buffer",
-    "buffers that NCCL registers are not planned": "use_nccl_ub nccl_ub",
-    "its default is planned": "suggested_communication_unit_size",
-    "Megatron's own FSDP is not planned": (
-        "outer_dp_sharding_strategy=no_shard enable_full_sharding_in_hsdp torch_fsdp2_* "
-        "fsdp_manual_registration"
-    ),
-    "FSDP2 under Megatron is not planned: set train.framework to fsdp2": "use_torch_fsdp2",
-    "sequences cut by heads are not planned": "ds_sequence_parallel_size",
-    "the batch is the last one from the start here": (
-        "rampup_batch_size step_batch_size_schedule decrease_batch_size_if_needed"
-    ),
-    "is not planned: states are cut over all ranks here": "num_distributed_optimizer_instances=1",
-    "training in fp4 is not planned": "fp4 fp4_format fp4_param*",
-    "set train.precision to fp8-params or mxfp8-params": "fp8_param_gather fp8_param",
-    "a precision for each layer is not planned": (
-        "te_precision_config_file kitchen_* use_kitchen* quant_recipe"
-    ),
-    "tokens that are dropped are not planned": (
-        "moe_expert_capacity_factor moe_pad_expert_input_to_capacity"
-    ),
-    "how sequences are exchanged is not read: rings are planned": "cp_comm_type",
-    "windows are not read from arguments; give the config.json beside them": "window_size",
-    "layers of their own are not read; give the config.json beside them": (
-        "linear_attention* is_hybrid_model hybrid_* moe_latent_size enable_mhc_* mhc_* "
-        "attention_output_gate mamba_* heterogeneous_* mtp_use_repeated_layer "
-        "mtp_standalone openai_gelu squared_relu quick_geglu no_position_embedding qk_l2_norm "
-        "glu_linear_offset activation_func_clamp_value moe_shared_expert_gate softmax_type=vanilla "
-        "apply_residual_connection_post_layernorm decoder_num_layers"
-    ),
-    "is not read from arguments; give the config.json": "experimental_attention_variant",
-    "name the adapter in train.adapter": "lora_* peft*",
-    "layers run again in groups: set train.recompute_num_layers": "checkpoint_num_layers",
-    "a residual stream in fp32 is not planned": "fp32_residual_connection",
-    "a loss in fp16 is not planned": "fp16_lm_cross_entropy",
-    "fused or not, the loss is planned as the vocabulary-parallel one": "cross_entropy_*",
-    "some layers in bf16 are not planned": "first_last_layers_bf16",
-    "attention in 8 bits is not planned": (
-        "fp8_dot_product_attention fp8_multi_head_attention fp8_output_proj"
-    ),
-    "gradients of weights are multiplied in 8 bits as the others are": (
-        "no_fp8_wgrad fp8_wgrad=true"
-    ),
-    "what is kept in 8 bits is as without it": (
-        "keep_fp8_transpose_cache disable_parameter_transpose_cache activation_func_fp8_input_store"
-    ),
-    "gathered weights have room of their own here": "reuse_grad_buf_for_mxfp8_param_ag",
-    "gradients of weights that wait are not planned": (
-        "delay_wgrad_compute defer_embedding_wgrad_compute wgrad_deferral_limit=0"
-    ),
-    "what runs behind what is planned as without it": (
-        "moe_shared_expert_overlap overlap_dispatch_backward* overlap_p2p_*=true batch_p2p_*=true "
-        "overlap_param_gather_with_optimizer_step tp_comm_bulk_*=true tp_comm_split_*=true "
-        "tp_comm_overlap_ag=true tp_comm_overlap_rs=true tp_comm_bootstrap_backend=nccl tp_comm_* "
-        "no_overlap_p2p_* "
-        "no_async_tensor_model_parallel_allreduce no_align_param_gather "
-        "ep_overlap_early_attn_memory_release"
-    ),
-    "frozen weights are not read: set train.frozen": "freeze_*",
-    "weights that are cut otherwise are not planned": (
-        "gtp_*=1 expert_gtp_*=1 *_num_weight_shards use_layer_wise_distributed_optimizer"
-    ),
-    "rows of experts are as many as are chosen here": (
-        "moe_paged_stash moe_router_padding_* moe_expert_rank_capacity_factor moe_token_drop*=probs"
-    ),
-    "every sequence is taken to be as long as it may be": (
-        "variable_seq_lengths max_seqlen_per_dp_cp_rank rl_use_sequence_packing sft "
-        "dataloader_inter_document_masking"
-    ),
-    "kernels that are not fused are not planned": "no_*fusion no_persist_layer_norm",
-    "kernels are Megatron's usual ones here": (
-        "use_transformer_engine_op_fuser use_te_activation_func batch_invariant_mode "
-        "deterministic_mode mlp_chunks_for_training=1 use_grouped_gemm_for_dense_mlp "
-        "use_grouped_gemm_for_shared_expert attention_softmax_in_fp32 disable_jit_fuser"
-    ),
-    "an allocator that is emptied is not planned": "empty_unused_memory_level=0",
-    "the peak of evaluation is not planned": "eval_micro_batch_size",
-    "a teacher's logits are not planned": "logits_load_dir logits_save_dir",
-    "states that are copied while they are saved are not planned": "async_save",
-    "what NCCL does is as by default here": "use_sharp nccl_communicator_config_path",
-    "ranks lie next to each other by tp, cp, ep, dp and pp here": "use_tp_pp_dp_mapping",
-    "the vocabulary is padded to a multiple of 128 for each rank here": (
-        "make_vocab_size_divisible_by=128"
-    ),
-    "norms keep what Transformer Engine's do": "memory_efficient_layer_norm",
-    "rollouts are not read: set together and serve": "perform_rl_step",
-    "buckets have Megatron's own size here": (
-        "ddp_bucket_size ddp_num_buckets bucket_size num_buckets"
-    ),
-    "logits have the dtype of the arithmetic here": "output_logit_dtype",
-}
 # Scripts that are given the same options and train nothing.
 OTHERS = re.compile(
     r"(?:generat|evaluat|eval_?harness|inference|mmlu|quantiz|ptq|export|convert|tasks?/main)[\w/-]*\.py$"
@@ -178,7 +53,7 @@ LATENT = {
 def recognise(command: Sequence[str]) -> bool:
     """Whether a command's options are Megatron's."""
     _, given = options(command)
-    return len(MARKS & given.keys()) >= 3
+    return len(MEGATRON.names["marks"] & given.keys()) >= 3
 
 
 def read(command: Sequence[str], draft: Draft) -> None:
@@ -192,37 +67,15 @@ def read(command: Sequence[str], draft: Draft) -> None:
 def told(keys: Keys, draft: Draft) -> None:
     """What Megatron's options say, and those of which nothing is made."""
     arguments(keys, draft)
-    draft.end(keys, LEFT, harmless("megatron", "launchers"))
+    MEGATRON.end(keys, draft)
 
 
 def arguments(keys: Keys, draft: Draft) -> None:
     """What Megatron's options say."""
-    for path, how, *named in (
-        ("train.micro_batch", positive, "micro_batch_size", "batch_size"),
-        ("run.save_steps", positive, "save_interval"),
-        # of a model with images the first is the language model's, the others its pieces'
-        ("train.seq_len", positive, "decoder_seq_length", "seq_length", "encoder_seq_length"),
-        ("parallel.tp", positive, "tensor_model_parallel_size", "model_parallel_size"),
-        ("parallel.pp", positive, "pipeline_model_parallel_size"),
-        ("parallel.cp", positive, "context_parallel_size"),
-        ("parallel.ep", positive, "expert_model_parallel_size"),
-        ("parallel.etp", positive, "expert_tensor_parallel_size"),
-        ("parallel.virtual_stages", positive, "num_virtual_stages_per_pipeline_rank"),
-        ("train.recompute_method", word(METHODS), "recompute_method"),
-        ("train.recompute_num_layers", positive, "recompute_num_layers"),
-        ("train.mtp_layers", whole, "mtp_num_layers"),
-        ("train.optimizer", word({"adam": "adamw", "sgd": "sgd", "muon": "muon"}), "optimizer"),
-    ):
-        draft.read(keys, path, how, *named)
-    draft.otherwise("train.micro_batch", 1, keys.written("micro_batch_size"))
+    MEGATRON.read(keys, draft)
     draft.keeps_checkpoints(0, "--save-interval")
-    draft.put("train.framework", "megatron", "Megatron's arguments")
-    draft.put("train.kernels", "megatron", "Megatron's arguments")
-    draft.otherwise("train.optimizer", "adamw", "--optimizer")
     _stage(keys, draft)
-    for path in SWITCHES:
-        option = path.rpartition(".")[2]
-        draft.put(path, keys.on(option), keys.written(option))
+    MEGATRON.read(keys, draft, "switches")
     tp = draft.fields.get("parallel.tp", 1)
     by_sequence = keys.on("sequence_parallel") and tp > 1  # which it turns off by itself
     draft.put("parallel.sequence_parallel", by_sequence, "--sequence-parallel")

@@ -12,35 +12,13 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import megatron
-from memcore.formats.found import Draft, Keys, UnsaidError, flag, names, positive, share
+from memcore.formats.found import Draft, Keys, UnsaidError, flag, names, positive
 from memcore.formats.methods import reference
+from memcore.formats.programs import Program
 from memcore.words.engines import ENGINES
 
-# Megatron's options, by their names here.
-NAMES = {
-    **dict.fromkeys(
-        ("encoder_seq_length", "max_total_sequence_length", "max_seq_length"), "seq_length"
-    ),
-    "train_micro_batch_size": "micro_batch_size",
-    "train_global_batch_size": "global_batch_size",
-    "local_batch_size": "micro_batch_size",
-    "activations_checkpoint_granularity": "recompute_granularity",
-    "activations_checkpoint_method": "recompute_method",
-    "activations_checkpoint_num_layers": "recompute_num_layers",
-    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
-    "num_moe_experts": "num_experts",
-    **{f"{short}_size": f"{long}_model_parallel_size" for short, long in (
-        ("tp", "tensor"), ("pp", "pipeline"), ("ep", "expert"))},
-    "cp_size": "context_parallel_size",
-    "tensor_parallel_size": "tensor_model_parallel_size",
-}  # fmt: skip
-MODEL = ("pretrained_model_name_or_path", "model_name", "hf_model_id", "hf_path")
+NEMO = Program("nemo")
 SHARDED = {"dtensor_cfg", "step_scheduler"}  # of what trains with FSDP2
-# Sections of other jobs, whose sizes are not those of a step.
-OTHERS = {
-    *("generation", "vllm_cfg", "validation", "validation_ds", "tokenizer", "checkpoint", "logger"),
-    *("data", "optim", "optimizer", "peft", "exp_manager", "draft", "reward", "env"),
-}
 MAX_DEPTH = 6
 
 
@@ -66,11 +44,9 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if base := values.get("defaults"):
         named = shown(base if isinstance(base, str) else ", ".join(map(str, base)))
         draft.leave("defaults", f"what {named} sets, which is not in the file, is not read")
-    keys = Keys({NAMES.get(name, name): value for name, value in reversed(flat.items())})
-    draft.model = draft.model or str(keys.one(*MODEL) or "")
-    nodes = draft.count(keys, "num_nodes") or 1
-    each = draft.count(keys, "devices", "gpus_per_node")
-    draft.nodes, draft.ranks = max(draft.nodes, nodes), max(draft.ranks, nodes * each)
+    keys = Keys({NEMO.renamed.get(name, name): value for name, value in reversed(flat.items())})
+    draft.model = draft.model or str(keys.one(*NEMO.listed("model")) or "")
+    draft.starts(keys, "num_nodes", ("devices", "gpus_per_node"))
     if isinstance(values.get("grpo"), Mapping):
         _rollouts(values, draft)
     half = str(keys.take("precision", "mixed_precision") or "bf16").lower()
@@ -135,14 +111,7 @@ def _rollouts(values: Mapping[str, Any], draft: Draft) -> None:
         draft.leave("policy.generation.backend", f"{shown(engine)} is planned as vLLM")
     for section in ("vllm_cfg", "sglang_cfg", "trtllm_cfg"):
         inner = made.inner(section)
-        for path, how, *named in (
-            ("together.engine_tp", positive, "tensor_parallel_size", "tp_size"),
-            ("serve.memory_utilization", share, "gpu_memory_utilization", "mem_fraction_static"),
-            ("serve.max_seq_len", positive, "max_model_len", "context_length"),
-        ):
-            draft.read(inner, path, how, *named)
-        if inner.on("enforce_eager"):
-            draft.put("serve.runtime", "eager", inner.written("enforce_eager"), True)
+        NEMO.read(inner, draft, "engine")
         for name in ("pipeline_parallel_size", "expert_parallel_size"):
             if draft.count(inner, name) > 1:
                 draft.leave(inner.written(name), "an engine beside training is cut by tensor alone")
@@ -168,10 +137,7 @@ def _adapter(values: Mapping[str, Any], sharded: bool, draft: Draft) -> None:
         draft.leave("peft", f"{shown(scheme)} is not planned; LoRA is")
         return
     draft.put("train.adapter", "lora", "peft", scheme)
-    draft.put("train.adapter_dtype", "base", "peft", "as the weights")
-    draft.read(said, "train.lora_rank", positive, "dim", "adapter_dim")
-    draft.otherwise("train.lora_rank", DIM, "peft.dim")
-    draft.read(said, "train.lora_dropout", share, "dropout", "adapter_dropout")
+    NEMO.read(said, draft, "adapter")
     targets = {each.rpartition(".")[2] for each in names(said.take("target_modules") or [])}
     if sharded and targets and not said.on("match_all_linear") and "*_proj" not in targets:
         draft.put("train.lora_modules", ",".join(sorted(targets)), "peft.target_modules")
@@ -180,7 +146,6 @@ def _adapter(values: Mapping[str, Any], sharded: bool, draft: Draft) -> None:
 
 
 OF_RL = 4  # sequences of a micro-batch in NeMo RL's grpo_math_1B.yaml, which others begin with
-DIM = 32  # of LoRA where a file says none (megatron/bridge/peft/lora.py)
 
 
 def _section(values: Mapping[str, Any], name: str, depth: int = MAX_DEPTH) -> Mapping[str, Any]:
@@ -194,39 +159,14 @@ def _section(values: Mapping[str, Any], name: str, depth: int = MAX_DEPTH) -> Ma
 
 def _sharded(keys: Keys, half: str, draft: Draft) -> None:
     """What Automodel and NeMo RL's DTensor policies do: FSDP2."""
-    draft.put("train.framework", "fsdp2", "distributed", "FSDP2")
-    draft.put("train.zero", 3, "distributed", "FSDP2")
-    for path, name in (
-        ("train.micro_batch", "micro_batch_size"),
-        ("train.seq_len", "seq_length"),
-        ("parallel.tp", "tensor_model_parallel_size"),
-        ("parallel.cp", "context_parallel_size"),
-        ("parallel.ep", "expert_model_parallel_size"),
-    ):
-        draft.read(keys, path, positive, name)
-    draft.otherwise("train.micro_batch", 1, keys.written("micro_batch_size"))
+    NEMO.read(keys, draft, "sharded")
     if keys.on("sequence_parallel") and draft.fields.get("parallel.tp", 1) > 1:
         draft.put("parallel.sequence_parallel", True, "sequence_parallel", True)
-    if keys.on("cpu_offload"):
-        for what in ("parameters", "optimizer"):
-            draft.put(f"train.offload_{what}", "cpu", "cpu_offload", True)
-    keys.take("num_prompts_per_step", "num_generations_per_prompt", "reference_policy_kl_penalty")
     draft.batch = draft.batch or draft.count(keys, "global_batch_size")
-    recomputes = keys.on("activation_checkpointing")
-    draft.put("train.checkpointing", "full" if recomputes else "none", "activation_checkpointing")
     if "bf" not in half and "32" not in half:
         draft.leave("precision", f"{shown(half)} is planned in fp32")
     draft.put("train.precision", "bf16-mixed" if "bf" in half else "fp32", "precision", half)
-    draft.end(keys, LEFT_OF_FSDP)
-
-
-LEFT_OF_FSDP = {
-    "set parallel.shard_group to the ranks that share a parameter": "dp_replicate_size",
-    "gradients are reduced in each micro-batch here": "defer_fsdp_grad_sync",
-    "log-probabilities are taken in micro-batches of a training step": "logprob_*",
-    "every micro-batch has as many sequences": "dynamic_batching* train_mb_tokens",
-    "every sequence is taken to be as long as it may be": "sequence_packing",
-}
+    NEMO.end(keys, draft)
 
 
 def _is_plain(value: Any) -> bool:
@@ -242,7 +182,8 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
         below: list[Mapping[str, Any]] = []
         for section in level:
             for name, value in section.items():
-                if isinstance(value, Mapping) and name not in OTHERS and _is_on(value):
+                others = NEMO.names["others"]
+                if isinstance(value, Mapping) and name not in others and _is_on(value):
                     below.append(value)
                     found.setdefault(str(name), True)
                 elif not isinstance(value, Mapping):

@@ -11,31 +11,16 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats import deepspeed
-from memcore.formats.found import Draft, Keys, UnsaidError, containing, mixed, number, positive
+from memcore.formats.found import Draft, Keys, UnsaidError, mixed, number, positive
+from memcore.formats.programs import Program
 
-MARKS = {"pipe_parallel_size", "model_parallel_size", "num_layers", "hidden_size", "pos_emb"}
+NEOX = Program("gpt-neox")
 VOCABULARY = 50_432  # of the 20B tokenizer, padded
-LEFT = {
-    "mixtures of experts are not read from these files; give the config.json": "moe_* num_experts",
-    "set parallel.sequence_parallel": "sequence_parallel",
-    "kinds of attention by layer are not read: all are full": "attention_config",
-    "widths of its own are not planned": "use_mup",
-    "is not planned": "partition_activations zero_allow_untested_optimizer",
-    "Transformer Engine's modules are not planned here": "te_*",
-    "Mamba's layers are not read from these files; give the config.json": "expansion_factor",
-}
-HARMLESS = containing(
-    *("save", "load", "log", "eval", "data", "split", "lr", "init_method", "seed", "tokenizer"),
-    *("vocab_file", "merge_file", "train_iters", "warmup", "tensorboard", "wandb", "print"),
-    *("distributed_backend", "weight_decay", "gradient_clipping", "fusion", "wall_clock"),
-    *("launcher", "checkpoint_", "keep_last", "comment", "hostfile", "dropout", "synchronize"),
-    *("rotary_emb_base", "output_layer"),
-)
 
 
 def recognise(values: Mapping[str, Any]) -> bool:
     """Whether a document is such a file."""
-    return len(MARKS & {str(key).replace("-", "_") for key in values}) >= 3
+    return len(set(NEOX.listed("marks")) & {str(key).replace("-", "_") for key in values}) >= 3
 
 
 def read(values: Mapping[str, Any], draft: Draft) -> None:
@@ -74,12 +59,10 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if half:
         draft.put("train.precision", mixed(half, sharded=True), "precision", half)
     draft.put("train.attention", "flash" if _flash(keys) else "eager", "attention-config")
-    nodes = draft.count(keys, "num_nodes", "nnodes") or 1
-    each = draft.count(keys, "num_gpus")
-    draft.nodes, draft.ranks = max(draft.nodes, nodes), max(draft.ranks, nodes * each)
+    draft.starts(keys, keys.named("num_nodes", "nnodes"), ("num_gpus",))
     draft.otherwise("train.optimizer", "adamw", "optimizer")
     draft.config = draft.config or _config(keys, draft)
-    draft.end(keys, LEFT, HARMLESS)
+    NEOX.end(keys, draft)
 
 
 def _flash(keys: Keys) -> bool:

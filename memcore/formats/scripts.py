@@ -39,12 +39,6 @@ UNSLOTH = (
     ("train.checkpointing", "full", "use_gradient_checkpointing"),
 )
 OFFLOADED = ("train.offload_activations", "cpu", "use_gradient_checkpointing")
-DECIDE = {
-    *trainer.BATCH,
-    *trainer.LENGTH,
-    *("gradient_accumulation_steps", "gradient_checkpointing", "bf16", "fp16", "optim"),
-    *("deepspeed", "fsdp", "fsdp_config", "load_in_4bit", "load_in_8bit", "r", "target_modules"),
-}
 
 
 def settings(content: str) -> dict[str, Any]:
@@ -63,7 +57,9 @@ def settings(content: str) -> dict[str, Any]:
         said = {NAMES.get(n, n): v for n, v in given.items() if v is not None}
         if TRAINS.search(called) or called in SETS_UP:
             computed += sorted(
-                name for name in DECIDE & given.keys() if given[name] is None and _asks(node, name)
+                name
+                for name in trainer.HF.names["decide"] & given.keys()
+                if given[name] is None and _asks(node, name)
             )
         if called.endswith("Trainer") and isinstance(said.get("model"), str):
             beside.setdefault(MODEL, said["model"])

@@ -9,41 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore.formats import megatron
-from memcore.formats.found import Draft, Keys, containing, hyphened, positive, share
+from memcore.formats.found import Draft, Keys, hyphened
+from memcore.formats.programs import Program
 from memcore.formats.texts import options
 
-MARKS = {
-    *("rollout_batch_size", "n_samples_per_prompt", "hf_checkpoint", "rollout_max_response_len"),
-    *("actor_num_gpus_per_node", "rollout_num_gpus_per_engine", "num_rollout"),
-}
-LEFT = {
-    "every micro-batch has as many sequences": "use_dynamic_batch_size",
-    "log-probabilities are taken in micro-batches of a training step": "log_probs_*",
-    "rollouts that are thrown away are not planned": "over_sampling_batch_size",
-    "this option of SGLang's is not read: set serve": "sglang_*",
-    "the peak of evaluation is not planned": "eval_*",
-    "rollouts on GPUs of their own are planned on these": "rollout_num_gpus",
-}
-HARMLESS = containing(
-    *("prompt_data", "input_key", "label_key", "apply_chat_template", "rollout_shuffle"),
-    *("rm_type", "num_rollout", "num_steps_per_rollout", "eps_clip", "entropy_coef"),
-    *("rollout_temperature", "balance_data", "wandb", "metadata", "custom_", "reward_key"),
-    *("load", "save", "ref_load"),
-)
+SLIME = Program("slime")
 
 
 def starts(command: Sequence[str]) -> bool:
     """Whether a command starts one of these."""
-    return len(MARKS & options(command)[1].keys()) >= 3
+    return len(set(SLIME.listed("marks")) & options(command)[1].keys()) >= 3
 
 
 def launched(command: Sequence[str], draft: Draft) -> None:
     """What a command says."""
     keys = Keys(options(command)[1], hyphened)
     draft.model = draft.model or str(keys.one("hf_checkpoint") or "")
-    nodes = draft.count(keys, "actor_num_nodes") or 1
-    each = draft.count(keys, "actor_num_gpus_per_node")
-    draft.nodes, draft.ranks = max(draft.nodes, nodes), max(draft.ranks, nodes * each)
+    draft.starts(keys, "actor_num_nodes", ("actor_num_gpus_per_node",))
     prompt, answer = (
         draft.count(keys, f"rollout_max_{what}_len") for what in ("prompt", "response")
     )
@@ -66,7 +48,7 @@ def launched(command: Sequence[str], draft: Draft) -> None:
     own = Keys({"bf16": True} | given, hyphened)
     megatron.arguments(own, draft)
     keys.taken |= own.taken
-    draft.end(keys, LEFT | megatron.LEFT, HARMLESS)
+    SLIME.end(keys, draft)
 
 
 def _packed(keys: Keys, draft: Draft) -> None:
@@ -95,9 +77,7 @@ def _beside(keys: Keys, draft: Draft) -> None:
         draft.leave("--colocate", "not said: rollouts on GPUs of their own are planned on these")
     key = "--advantage-estimator" if how else "slime's default"
     draft.put("together.kind", "ppo" if how == "ppo" else "grpo", key)
-    draft.put("serve.engine", "sglang", "slime's engine")
-    draft.read(keys, "together.engine_tp", positive, "rollout_num_gpus_per_engine")
-    draft.read(keys, "serve.memory_utilization", share, "sglang_mem_fraction_static")
+    SLIME.read(keys, draft, "engine")
     key = "--colocate" if keys.on("colocate") else "slime's rollouts"
     draft.put("together.asleep", "all", key)
     draft.put("together.trainer", "host", key)

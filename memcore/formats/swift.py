@@ -20,7 +20,6 @@ from memcore.formats.found import (
     UnsaidError,
     names,
     positive,
-    share,
     underscored,
 )
 from memcore.formats.texts import options
@@ -124,11 +123,7 @@ def _megatron(given: Mapping[str, Any], draft: Draft) -> None:
             draft.leave(key, f"{shown(tuner)} is planned as lora")
         draft.put("train.adapter", "lora", key, tuner)
         draft.put("train.adapter_dtype", "base", key, "as the weights")
-        draft.read(lora, "train.lora_rank", positive, "lora_rank")
-        draft.read(lora, "train.lora_dropout", share, "lora_dropout")
-        rank, dropout, _ = trainer.ADAPTERS[trainer.SWIFT]
-        draft.otherwise("train.lora_rank", rank, underscored("lora_rank"))
-        draft.otherwise("train.lora_dropout", dropout, underscored("lora_dropout"))
+        trainer.SWIFT.read(lora, draft, "adapter")
         megatron.adapt(draft, set(names(lora.take("target_modules"))), "--target_modules")
     dtype = str(given.get("torch_dtype", "bfloat16"))
     half = "fp16" if dtype == "float16" else "bf16"

@@ -11,49 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.errors import Issue, shown
-from memcore.formats.found import Around, Draft, Keys, harmless, positive, whole, word
+from memcore.formats.found import Around, Draft, Keys, word
+from memcore.formats.programs import Program
 from memcore.words.training import ATTENTION as WORDS
 
-# Presets of the flavours that have one.
-MODELS = {
-    "llama3 1b": "llama-3.2-1b",
-    "llama3 3b": "llama-3.2-3b",
-    "llama3 8b": "llama-3-8b",
-    "llama3 70b": "llama-3-70b",
-    "llama3 405b": "llama-3.1-405b",
-    "llama4 17bx16e": "llama-4-scout-text",
-    "llama4 17bx128e": "llama-4-maverick-text",
-    "deepseek_v3 16b": "deepseek-v2-lite",
-    "deepseek_v3 236b": "deepseek-v2",
-    "deepseek_v3 671b": "deepseek-v3",
-    "gpt_oss 20b": "gpt-oss-20b",
-    "gpt_oss 120b": "gpt-oss-120b",
-    **{
-        f"qwen3 {n}": f"qwen3-{n}"
-        for n in ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b", "235b-a22b")
-    },
-}
+TITAN = Program("torchtitan")
+MODELS: Mapping[str, str] = TITAN.table["models"]
 OPTIMIZERS = {"Muon": "muon", "SGD": "sgd"}  # beside Adam's, which have an implementation
-LEFT = {
-    "a compiled backward is not planned by itself": "enable_compiled_autograd",
-    "an optimizer within backward is not planned": "early_step_in_backward",
-    "groups of resharding are not planned": "fsdp_reshard_after_forward",
-    "gradients are reduced in fp32 here": "mixed_precision_reduce=float32",
-    "a budget of memory is not planned": "memory_budget",
-    "stages that are cut by hand are not planned": (
-        "pipeline_parallel_layers_per_stage pipeline_parallel_split_points "
-        "module_fqns_per_model_part pipeline_parallel_*_stage_less_layers=1 "
-        "pipeline_parallel_schedule_csv"
-    ),
-    "buffers that NCCL registers are not planned": "enable_fsdp_symm_mem",
-    "sequences are cut as by default": "context_parallel_load_balancer=headtail",
-    "layers and the loss are compiled together here": "components",
-    "deterministic kernels are as fast as the others here": "deterministic batch_invariant",
-    "graphs of a training step are not planned": "disable_cuda_graphs",
-    "states that are copied while they are saved are not planned": "async_mode=disabled",
-    "a loss that is not cut over ranks is not planned": "disable_loss_parallel",
-    "every other product of matrices is kept here": "per_op_sac_force_recompute_mm_shapes_by_fqns",
-}
 
 
 def recognise(values: Mapping[str, Any]) -> bool:
@@ -92,25 +56,12 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     recompute = keys.get("activation_checkpoint", none)
     draft.model = draft.model or model_of(values)
     model.take("name", "flavor")
-    draft.put("train.framework", "fsdp2", "parallelism", "FSDP2")
-    for section, path, how, *named in (
-        (training, "train.micro_batch", positive, "local_batch_size", "batch_size"),
-        (training, "train.seq_len", positive, "seq_len"),
-        (parallel, "parallel.tp", positive, "tensor_parallel_degree"),
-        (parallel, "parallel.pp", positive, "pipeline_parallel_degree"),
-        (parallel, "parallel.cp", positive, "context_parallel_degree"),
-        (parallel, "parallel.ep", positive, "expert_parallel_degree"),
-        (parallel, "parallel.etp", positive, "expert_tensor_parallel_degree"),
-        (parallel, "parallel.schedule", word(SCHEDULES), "pipeline_parallel_schedule"),
-    ):
-        draft.read(section, path, how, *named)
+    for name, section in (("training", training), ("parallelism", parallel)):
+        TITAN.read(section, draft, name)
     saved = keys.get("checkpoint", none)
     if saved.on("enable") or saved.on("enable_checkpoint"):
-        draft.read(saved, "run.save_steps", positive, "interval")
-        draft.read(saved, "run.save_total_limit", whole, "keep_latest_k")
+        TITAN.read(saved, draft, "checkpoint")
         draft.keeps_checkpoints(10, "checkpoint.keep_latest_k")
-    draft.otherwise("train.micro_batch", 8, "training.local_batch_size")
-    draft.otherwise("train.seq_len", 2048, "training.seq_len")
     _attention(model, draft)
     draft.batch = draft.batch or draft.count(training, "global_batch_size")
     pipelined = draft.fields.get("parallel.pp", 1) > 1
@@ -162,7 +113,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         for what in ("parameters", "optimizer"):
             draft.put(f"train.offload_{what}", "cpu", "training.enable_cpu_offload", True)
     for section in keys.values():
-        draft.end(section, LEFT, harmless("torchtitan"))
+        TITAN.end(section, draft)
 
 
 def _shared_out(replicas: int, others: int, draft: Draft, around: Around) -> None:
@@ -175,17 +126,13 @@ def _shared_out(replicas: int, others: int, draft: Draft, around: Around) -> Non
         draft.put("parallel.shard_group", group, key, replicas)
 
 
-# Attention's kernels by the words of today's registry: each keeps what FlashAttention does.
-ATTENTION = {"varlen": "flash", "flex": "sdpa", "flex_flash": "flash", "sdpa": "sdpa"}
-
-
 def _attention(model: Keys, draft: Draft) -> None:
     """The kernel of attention, and which of them is planned as another."""
     key = "model.attn_backend"
-    said = draft.read(model, "train.attention", word(ATTENTION), "attn_backend")
-    draft.otherwise("train.attention", "sdpa", key)
+    TITAN.read(model, draft, "model")
+    said = draft.fields.get("train.attention")
     kernel = model.values.get("attn_backend")
-    if said and kernel != said:
+    if said and kernel and kernel != said:
         meant = WORDS[said].label
         draft.leave(key, f"{kernel} is planned as {meant}, which keeps the same tensors")
 
@@ -207,12 +154,6 @@ def _pieces(keys: Keys, draft: Draft) -> None:
 # Products of fewer bits that no plan under FSDP2 has, by what a converter is called.
 UNPLANNED = {"nvfp4": "training in NVFP4", "mx": "MXFP8 under FSDP2"}
 LOOPED = ("interleaved1f1b", "zbvzerobubble", "interleavedzerobubble", "loopedbfs")
-SCHEDULES = {
-    "1f1b": "1f1b",
-    "interleaved1f1b": "1f1b",
-    "gpipe": "gpipe",
-    "zbvzerobubble": "zero-bubble",
-}
 
 
 def _recomputation(keys: Keys, draft: Draft) -> None:

@@ -14,32 +14,12 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats import hub
-from memcore.formats.found import Around, Draft, Keys, harmless, names, positive, share
+from memcore.formats.found import Around, Draft, Keys, names
+from memcore.formats.programs import Program
 
 PART = "_component_"
 BUILDER = re.compile(r"torchtune\.models\.\w+\.(lora_|qlora_)?(\w+)")
-OPTIMIZERS = {
-    "torch.optim.AdamW": "adamw-foreach",
-    "torch.optim.SGD": "sgd",
-    "bitsandbytes.optim.AdamW8bit": "adam8bit",
-    "bitsandbytes.optim.PagedAdamW": "paged-adamw32bit",
-    "bitsandbytes.optim.PagedAdamW8bit": "paged-adamw8bit",
-    "torchao.optim.AdamW8bit": "torchao-adamw8bit",
-    "torchao.optim.AdamW4bit": "torchao-adamw4bit",
-    "torchao.prototype.low_bit_optim.AdamW8bit": "torchao-adamw8bit",
-}
-LEFT = {
-    "an optimizer within backward is not planned": "optimizer_in_bwd",
-    "quantization-aware training is not planned": "quantizer",
-    "tensor parallelism is not read": "tensor_parallel_dim=1",
-    "layers are wrapped one by one here": "custom_sharded_layers memory_efficient_fsdp_wrap",
-    "a critic and a reward model are not planned here": "reward_and_value_model policy_model",
-    "a teacher beside the model is not planned": "teacher_model",
-    "training on the CPU is not planned: on GPUs it is": "device=cuda",
-    "set parallel.shard_group to the ranks that share a parameter": "data_parallel_replicate_dim",
-}
-
-
+TUNE = Program("torchtune")
 # What the recipes have that train nothing.
 OTHERS = {
     "tasks": "the file is of an evaluation",
@@ -65,15 +45,9 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if built:
         draft.model = draft.model or _preset(built[2])
         _adapter(model, built[1] or "", draft)
-    draft.read(keys, "train.micro_batch", positive, "batch_size")
-    draft.read(keys, "train.grad_accumulation", positive, "gradient_accumulation_steps")
-    draft.read(keys.inner("tokenizer"), "train.seq_len", positive, "max_seq_len")
-    for key, path, on, off in (
-        ("enable_activation_checkpointing", "train.checkpointing", "full", "none"),
-        ("enable_activation_offloading", "train.offload_activations", "cpu", "none"),
-        ("compile", "train.kernels", "compile", "hf"),
-    ):
-        draft.put(path, on if keys.on(key) else off, key)
+    TUNE.read(keys, draft)
+    TUNE.read(keys.inner("tokenizer"), draft, "tokenizer")
+    TUNE.read(keys, draft, "switches")
     mode, each = keys.take("ac_mode"), str(keys.take("ac_option") or "")
     if mode == "selective" and each.isdecimal():
         draft.fields["train.checkpointing"] = "full"
@@ -89,7 +63,9 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     optimizer = keys.inner("optimizer")
     kind = str(optimizer.take(PART) or "torch.optim.AdamW")
     word = (
-        "adamw" if kind == "torch.optim.AdamW" and optimizer.on("fused") else OPTIMIZERS.get(kind)
+        "adamw"
+        if kind == "torch.optim.AdamW" and optimizer.on("fused")
+        else TUNE.words["optimizers"].get(kind)
     )
     if word:
         draft.put("train.optimizer", word, "optimizer._component_", kind)
@@ -107,14 +83,8 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if any([keys.on("fsdp_cpu_offload"), keys.inner("fsdp").on("cpu_offload")]):
         draft.put("train.offload_parameters", "cpu", "fsdp_cpu_offload", True)
         draft.put("train.offload_optimizer", "cpu", "fsdp_cpu_offload", True)
-    draft.end(
-        model, {"DoRA's magnitudes are not planned: LoRA is": "use_dora"}, harmless("torchtune")
-    )
-    draft.end(keys, LEFT, (*harmless("torchtune"), *OF_PARTS))
-
-
-# Of its sections' components, what moves neither memory nor time.
-OF_PARTS = (*("lr", "weight_decay", "betas", "eps", "path", "merges_file", PART),)
+    for part in (model, keys):
+        TUNE.end(part, draft)
 
 
 def _sharded(stage: int, draft: Draft, around: Around) -> None:
@@ -128,15 +98,8 @@ def _adapter(model: Keys, kind: str, draft: Draft) -> None:
     """The adapter that a model's builder adds."""
     if not kind:
         return
-    if model.on("quantize_base"):
-        draft.put("train.adapter", "qlora", "model.quantize_base", True)
-    draft.put(
-        "train.adapter", {"lora_": "lora", "qlora_": "qlora"}[kind], "model._component_", kind
-    )
-    draft.put("train.adapter_dtype", "base", "dtype", "as the weights")
-    draft.read(model, "train.lora_rank", positive, "lora_rank")
-    draft.otherwise("train.lora_rank", 8, "model.lora_rank")
-    draft.read(model, "train.lora_dropout", share, "lora_dropout")
+    TUNE.read(model, draft, "adapter")
+    draft.put("train.adapter", kind.rstrip("_"), "model._component_", kind)
     targets = [
         "o_proj" if t == "output_proj" else t for t in names(model.take("lora_attn_modules"))
     ]

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memcore.errors import shown
-from memcore.formats.found import Around, Draft, Keys, containing, names, positive, share
+from memcore.formats.found import Around, Draft, Keys, names, positive
+from memcore.formats.programs import Program
 
 ROOT = "actor_rollout_ref"
 ACTOR, ROLLOUT, REF, MODEL = (f"{ROOT}.{part}" for part in ("actor", "rollout", "ref", "model"))
@@ -22,65 +23,7 @@ PROMPT, ANSWER = "data.max_prompt_length", "data.max_response_length"
 TOKENS = 512  # of a prompt and of an answer, where nothing is said
 # ${data.max_prompt_length} and ${oc.select:data.max_prompt_length,512}
 _ELSEWHERE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,([^{}]*))?\}")
-DEGREES = {"tp": "tensor_model", "pp": "pipeline_model", "cp": "context", "ep": "expert_model",
-           "etp": "expert_tensor"}  # fmt: skip
-# Keys that move memory or time, and that no plan says.
-LEFT = {
-    "shared prompts are not planned with training": f"{ROLLOUT}.enable_prefix_caching",
-    "as many rollouts as a GPU keeps generate at once here": f"{ROLLOUT}.max_num_seqs",
-    "log-probabilities are taken in micro-batches of a training step": (
-        f"{ROLLOUT}.log_prob_* {REF}.log_prob_*"
-    ),
-    "the reference is cut as the policy is": f"{REF}.fsdp_config.* {REF}.megatron.*",
-    "experts that an engine shares out: set serve and parallel": (
-        f"{ROLLOUT}.expert_parallel_size=1"
-    ),
-    "attention's own replicas beside training are not planned": f"{ROLLOUT}.data_parallel_size=1",
-    "entropy in chunks or recomputed is not planned": (
-        f"{ACTOR}.entropy_* {ACTOR}.calculate_entropy"
-    ),
-    "the critic is planned as the policy is, in its micro-batches": "critic.*",
-    "the reward model is planned with the policy's shape": "reward_model.*",
-    "turns of tools are not planned: a rollout is one answer": f"{ROLLOUT}.multi_turn.enable",
-    "an engine beside training is cut by tensor alone": f"{ROLLOUT}.pipeline_model_parallel_size=1",
-    "rollouts on GPUs of their own are planned on these": (
-        f"{ROLLOUT}.nnodes=0 {ROLLOUT}.disaggregation.enabled"
-    ),
-    "what it tells the engine is not read: set serve": f"{ROLLOUT}.engine_kwargs.*",
-    "set serve.weight_dtype": f"{ROLLOUT}.quantization {ROLLOUT}.dtype=bfloat16",
-    "graphs are those of the engine's default": f"{ROLLOUT}.cudagraph_capture_sizes",
-    "changes to the model's config; give the config.json as it is then": (
-        f"{MODEL}.override_config*"
-    ),
-    "adapters on some layers are not planned: all have them here": f"{MODEL}*exclude_modules",
-    "an MLP over pieces of a sequence is not planned": f"{MODEL}.tiled_mlp.enabled",
-    "heads that predict more tokens are not read: set train.mtp_layers": f"{MODEL}.mtp.enable*",
-    "quantization-aware training is not planned": f"{ACTOR}*qat.enable",
-    "a tower that is frozen apart is not planned": f"{ACTOR}.freeze_vision_tower",
-    "prompts that answers share are computed for each": f"{ACTOR}.use_prefix_grouper",
-    "has no word in a plan: AdamW is planned": f"{ACTOR}.optim.optimizer=AdamW|adam",
-    "set train.optimizer": f"{ACTOR}.optim.use_precision_aware_optimizer",
-    "a step has one pass over its rollouts here": f"{ACTOR}.ppo_epochs=1",
-    "gradients are reduced in each micro-batch here": (
-        f"{FSDP}.use_no_sync_for_gradient_accumulation"
-    ),
-}
-HARMLESS = containing(
-    *(".optim.", "clip_ratio", ".tau_", "loss_", "shuffle", ".seed", "_seed", ".temperature"),
-    *(".top_", "ignore_eos", "logprobs_mode", "scheduling_policy", "load_format", "skip."),
-    *("layered_summon", "checkpoint_engine", "prometheus", "router_", "load_balance_metrics"),
-    *("hf_config_path", "tokenizer_path", "use_shm", "trust_remote_code", "external_lib"),
-    *("lora_alpha", ".lora.", "lora_adapter_path", "fused_kernel_options", "nccl_timeout"),
-    *("sandbox_fusion", "wrap_policy", "use_orig_params", "full_determinism", "pad_to_length"),
-    *("forward_only", ".strategy", f"{FSDP}.dtype", "grad_clip", "rollout_n", "prompt_length"),
-    *("response_length", "rollout.mode", "n_gpus_per_node", "over_sample_rate", "turbo_config"),
-    *("multi_stage_wake_up", "qat.", "mtp.", "forward_prefetch", "use_fused_kernels"),
-    *("disaggregation.", "tiled_mlp.num", "multi_turn.", "routing_replay", "use_torch_compile"),
-    *("entropy_from", "entropy_checkpointing", "distillation", "transfer_queue"),
-    *("_target_", ".profiler.", ".checkpoint.", ".policy_loss.", ".val_kwargs.", ".trace."),
-    *("use_remove_padding", "trainer.", "algorithm.", "data.", "custom_", "ray_"),
-    *("global_profiler.", ".agent."),
-)
+VERL, TUNED = Program("verl"), Program("verl", "tuned")
 
 
 def recognise(values: Mapping[str, Any]) -> bool:
@@ -88,18 +31,7 @@ def recognise(values: Mapping[str, Any]) -> bool:
     return isinstance(values.get(ROOT), Mapping)
 
 
-# Its fine-tuning, whose keys are the policy's by shorter names: the longest beginning counts.
 TUNES = re.compile(r"\bverl[./]trainer[./](?:fsdp_)?sft_trainer(?:_engine|_ray)?(?:\.py)?$")
-SHORTER = {
-    "model.": f"{MODEL}.",
-    "model.strategy": f"{ACTOR}.strategy",
-    "model.fsdp_config.": f"{FSDP}.",
-    "model.fsdp_config.cpu_offload": f"{FSDP}.offload_policy",
-    "engine.": f"{FSDP}.",
-    "engine.strategy": f"{ACTOR}.strategy",
-    "engine.ulysses_sequence_parallel_size": f"{ACTOR}.ulysses_sequence_parallel_size",
-    "ulysses_sequence_parallel_size": f"{ACTOR}.ulysses_sequence_parallel_size",
-}
 BATCH, LENGTH = 256, 1024  # sequences of a step and their tokens, where nothing is said
 
 
@@ -160,20 +92,18 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
 def _read(values: Mapping[str, Any], draft: Draft) -> None:
     keys = Keys(_resolved(values))
     draft.model = draft.model or str(keys.one(f"{MODEL}.path") or "")
-    nodes = draft.count(keys, "trainer.nnodes") or 1
-    each = draft.count(keys, "trainer.n_gpus_per_node") or 8
-    draft.nodes, draft.ranks = max(draft.nodes, nodes), max(draft.ranks, nodes * each)
+    draft.starts(keys, "trainer.nnodes", ("trainer.n_gpus_per_node",), 8)
     length = _length(keys, draft)
     _step(keys, draft, length)
     _policy(keys, draft)
     _beside(keys, draft)
-    draft.end(keys, LEFT, HARMLESS)
+    VERL.end(keys, draft)
 
 
 def _tuned(values: Mapping[str, Any], draft: Draft) -> None:
     """What its fine-tuning is told."""
     own = values.get("engine") == "megatron"
-    places = SHORTER | ({"engine.": f"{MEGATRON}."} if own else {})
+    places = VERL.table["shorter"] | ({"engine.": f"{MEGATRON}."} if own else {})
     longer, shorter = {}, {}
     for key, value in _resolved(values).items():
         start = max((s for s in places if key.startswith(s)), key=len, default="")
@@ -196,7 +126,7 @@ def _tuned(values: Mapping[str, Any], draft: Draft) -> None:
                    "data.micro_batch_size")  # fmt: skip
         draft.put("train.micro_batch", 4, "data.micro_batch_size_per_gpu", "not said: 4")
     _policy(keys, draft)
-    draft.end(keys, LEFT, (*HARMLESS, *containing("optim", "checkpoint.", "engine", "profiler")))
+    TUNED.end(keys, draft)
 
 
 def _length(keys: Keys, draft: Draft) -> int:
@@ -243,17 +173,12 @@ def _policy(keys: Keys, draft: Draft) -> None:
     draft.put("train.precision", "bf16-pure" if halved and not own else "bf16-mixed",
               f"{FSDP}.model_dtype" if halved else f"{ACTOR}.strategy")  # fmt: skip
     if own:
-        draft.put("train.framework", "megatron", f"{ACTOR}.strategy", "megatron")
-        draft.put("train.zero", 1, f"{MEGATRON}.use_distributed_optimizer")
-        keys.take(f"{MEGATRON}.use_distributed_optimizer")
-        for path, word in DEGREES.items():
-            draft.read(keys, f"parallel.{path}", positive, f"{MEGATRON}.{word}_parallel_size")
+        VERL.read(keys, draft, "megatron")
         _recomputed(keys, draft)
     else:
         draft.put("train.framework", "fsdp2", f"{ACTOR}.strategy", strategy)
         kept = not _on(keys, f"{FSDP}.reshard_after_forward")
         draft.put("train.zero", 2 if kept else 3, f"{FSDP}.reshard_after_forward", not kept)
-        draft.put("train.attention", "flash", "verl's own attention", "flash_attention_2")
         if str(keys.take(f"{FSDP}.fsdp_size")) != "-1":  # all that there are
             draft.read(keys, "parallel.shard_group", positive, f"{FSDP}.fsdp_size")
         ulysses = f"{ACTOR}.ulysses_sequence_parallel_size"
@@ -261,20 +186,8 @@ def _policy(keys: Keys, draft: Draft) -> None:
             draft.leave(
                 keys.written(ulysses), "heads exchanged in place of tokens: planned as parallel.cp"
             )
-        name = f"{MODEL}.enable_gradient_checkpointing"
-        full = _on(keys, name)
-        draft.put("train.checkpointing", "full" if full else "none", name, full)
-        if keys.on(f"{MODEL}.enable_activation_offload"):
-            name = f"{MODEL}.enable_activation_offload"
-            draft.put("train.offload_activations", "cpu", name, True)
-        draft.otherwise("train.optimizer", "adamw-foreach", f"{ACTOR}.optim")
-        if keys.on(f"{FSDP}.offload_policy"):
-            for what in ("parameters", "optimizer"):
-                draft.put(f"train.offload_{what}", "cpu", f"{FSDP}.offload_policy", True)
-    if keys.on(f"{MODEL}.use_liger"):
-        draft.put("train.kernels", "liger", f"{MODEL}.use_liger", True)
-    if keys.on(f"{MODEL}.use_fused_kernels"):
-        draft.put("train.cross_entropy", "chunked", f"{MODEL}.use_fused_kernels", True)
+        VERL.read(keys, draft, "fsdp")
+    VERL.read(keys, draft, "policy")
     if rank := draft.count(keys, f"{MODEL}.lora_rank", f"{MODEL}.lora.rank"):
         draft.put("train.adapter", "lora", f"{MODEL}.lora_rank", rank)
         draft.put("train.lora_rank", rank, f"{MODEL}.lora_rank", rank)
@@ -307,21 +220,7 @@ def _beside(keys: Keys, draft: Draft) -> None:
         draft.put("serve.engine", engine, f"{ROLLOUT}.name", engine)
     else:
         draft.leave(f"{ROLLOUT}.name", f"{engine} is not planned beside training: vLLM is")
-    for path, how, named in (
-        ("together.engine_tp", positive, "tensor_model_parallel_size"),
-        ("serve.memory_utilization", share, "gpu_memory_utilization"),
-        ("serve.max_batched_tokens", positive, "max_num_batched_tokens"),
-        ("serve.max_seq_len", positive, "max_model_len"),
-    ):
-        draft.read(keys, path, how, f"{ROLLOUT}.{named}")
-    draft.otherwise("together.engine_tp", 2, f"{ROLLOUT}.tensor_model_parallel_size")
-    draft.otherwise("serve.memory_utilization", 0.5, f"{ROLLOUT}.gpu_memory_utilization")
-    draft.otherwise("serve.max_batched_tokens", 8192, f"{ROLLOUT}.max_num_batched_tokens")
-    if keys.on(f"{ROLLOUT}.enforce_eager"):
-        draft.put("serve.runtime", "eager", f"{ROLLOUT}.enforce_eager", True)
-    name = f"{ROLLOUT}.free_cache_engine"
-    asleep = _on(keys, name)
-    draft.put("together.asleep", "all" if asleep else "nothing", name, asleep)
+    VERL.read(keys, draft, "engine")
     leaves = [keys.on(f"{place}.{what}_offload") for place in (FSDP, MEGATRON)
               for what in ("param", "optimizer", "grad")]  # fmt: skip
     name = f"{FSDP}.param_offload"

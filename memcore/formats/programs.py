@@ -1,0 +1,219 @@
+"""Programs: what other programs' keys are, by a table each in presets/programs, and what reads it.
+
+A table is read once, when somebody first needs it. It has
+
+    source    what was read of the program, and its version
+    read      rows: a key, and the field of the plan that it is (see Row); other lists of rows have
+              names of their own, where code stands between them
+    words     by name: words of a plan, each with the program's words for it, the usual one first
+    renamed   keys of another table, each with this program's names for it
+    names     by name: sets of keys
+    left      keys that move memory or time and that no plan says, by why
+    harmless  names of keys that move neither, and parts that such names contain
+    also      other tables whose words, left and harmless count too
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from memcore.formats.found import (
+    Draft,
+    Keys,
+    UnsaidError,
+    Words,
+    flag,
+    number,
+    positive,
+    share,
+    whole,
+)
+
+
+def _chunk(value: Any) -> int:
+    if whole(value) < 1:
+        raise UnsaidError("reads prompts whole")
+    return whole(value)
+
+
+def _place(value: Any) -> str:
+    if str(value) not in ("cpu", "nvme"):
+        raise UnsaidError("is neither cpu nor nvme")
+    return str(value)
+
+
+def _to_host(value: Any) -> str:
+    return "cpu" if str(value) in ("legacy", "disk") or flag(value) else "none"
+
+
+READS: Mapping[str, Callable[[Any], Any]] = {
+    "positive": positive,
+    "whole": whole,
+    "number": number,
+    "share": share,
+    "flag": flag,
+    "chunk": _chunk,
+    "place": _place,
+    "to_host": _to_host,
+    "on_off": lambda value: "on" if flag(value) else "off",
+}
+NO_WORD = "has no word in a plan"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one key says, or what a program does by itself.
+
+    to      fields of the plan
+    keys    the program's names, of which the first that says something counts
+    how     how its value is read (`as`): one of READS, or a table of words
+    on, off what the fields are where the switch is on, and where it is not; usual: it is on where
+            nobody says it
+    sets    what the fields are at any rate (`is`)
+    usually what they are where no file says it (`else`)
+    by      what is told as the key, where it is none of the keys
+    """
+
+    to: tuple[str, ...]
+    keys: tuple[str, ...]
+    how: Callable[[Any], Any] | None
+    on: Any
+    off: Any
+    usual: bool
+    sets: Any
+    usually: Any
+    by: str
+
+    def read(self, keys: Keys, draft: Draft) -> None:
+        """What the keys of a file say by this row."""
+        key = self.by or keys.named(*self.keys)
+        if self.how is not None:
+            for path in self.to:
+                draft.read(keys, path, self.how, *self.keys)
+        elif self.on is not None or self.off is not None:
+            on = keys.on(*self.keys) or (self.usual and keys.take(*self.keys) is None)
+            self._put(draft, self.on if on else self.off, key, on)
+        elif self.sets is None:
+            keys.take(*self.keys)
+        self._put(draft, self.sets, key)
+        for path in self.to if self.usually is not None else ():
+            draft.otherwise(path, self.usually, self.by or keys.written(self.keys[0]))
+
+    def _put(self, draft: Draft, value: Any, key: str, given: Any = None) -> None:
+        for path in self.to if value is not None else ():
+            draft.put(path, value, key, given)
+
+
+@functools.cache
+def _table(name: str) -> Mapping[str, Any]:
+    text = files("presets").joinpath("programs", f"{name}.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+class Program:
+    """One program's table, or a section of it."""
+
+    def __init__(self, name: str, section: str = ""):
+        self.name, self.section = name, section
+
+    @functools.cached_property
+    def table(self) -> Mapping[str, Any]:
+        """What the file has."""
+        found: Mapping[str, Any] = _table(self.name)
+        return found[self.section] if self.section else found
+
+    @functools.cached_property
+    def also(self) -> tuple[Program, ...]:
+        """Other tables that count too."""
+        return tuple(map(Program, self.table.get("also", "").split()))
+
+    @functools.cached_property
+    def words(self) -> Mapping[str, Mapping[str, str]]:
+        """By what they are for, the program's words with those of a plan."""
+        found = {name: words for each in self.also for name, words in each.words.items()}
+        for name, mine in self.table.get("words", {}).items():
+            pairs = ((theirs, ours) for ours, several in mine.items() for theirs in several.split())
+            found[name] = {**found.get(name, {}), **dict(pairs)}
+        return found
+
+    @functools.cached_property
+    def names(self) -> Mapping[str, frozenset[str]]:
+        """Sets of keys."""
+        mine = self.table.get("names", {}).items()
+        return {name: frozenset(several.split()) for name, several in mine}
+
+    def listed(self, name: str) -> tuple[str, ...]:
+        """Keys that stand by themselves under one name, in their order."""
+        return tuple(self.table.get(name, "").split())
+
+    @functools.cached_property
+    def renamed(self) -> Mapping[str, str]:
+        """The program's names of another table's keys."""
+        mine = self.table.get("renamed", {}).items()
+        return {theirs: ours for ours, several in mine for theirs in several.split()}
+
+    def rename(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values by the names of another table's keys."""
+        return {self.renamed.get(name, name): value for name, value in values.items()}
+
+    @functools.cached_property
+    def left(self) -> Mapping[str, str]:
+        """Keys that no plan says, by why."""
+        found = dict(self.table.get("left", {}))
+        for each in self.also:
+            for why, several in each.left.items():
+                found[why] = f"{found[why]} {several}" if why in found else several
+        return found
+
+    @property
+    def left_names(self) -> set[str]:
+        """The keys that no plan says."""
+        several = " ".join(self.left.values()).split()
+        return {each.partition("=")[0] for each in several}
+
+    @functools.cached_property
+    def harmless(self) -> tuple[str, ...]:
+        """Patterns of keys that move neither memory nor time."""
+        mine = self.table.get("harmless", {})
+        within = (f"*{part}*" for part in mine.get("containing", "").split())
+        others = (name for each in self.also for name in each.harmless)
+        return (*mine.get("names", "").split(), *within, *others)
+
+    @functools.cached_property
+    def rows(self) -> Mapping[str, tuple[Row, ...]]:
+        """Its lists of rows."""
+        lists = ((name, said) for name, said in self.table.items() if isinstance(said, list))
+        return {name: tuple(map(self._row, said)) for name, said in lists}
+
+    def _row(self, said: Mapping[str, Any]) -> Row:
+        how = said.get("as")
+        return Row(
+            tuple(said.get("to", "").split()),
+            tuple(said.get("keys", "").split()),
+            None if how is None else READS.get(how) or Words(self._words(how), NO_WORD),
+            said.get("on"),
+            said.get("off"),
+            said.get("usual", False),
+            said.get("is"),
+            said.get("else"),
+            said.get("by", ""),
+        )
+
+    def _words(self, name: str) -> Mapping[str, str]:
+        """Words by their name; of another table with that before it, and a dot."""
+        other, _, own = name.rpartition(".")
+        return (Program(other) if other else self).words[own]
+
+    def read(self, keys: Keys, draft: Draft, name: str = "read") -> None:
+        """What the keys of a file say by the rows of one list."""
+        for row in self.rows[name]:
+            row.read(keys, draft)
+
+    def end(self, keys: Keys, draft: Draft) -> None:
+        """Tells of the keys that nothing was made of."""
+        draft.end(keys, self.left, self.harmless)

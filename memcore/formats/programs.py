@@ -71,7 +71,7 @@ class Row:
 
     to      fields of the plan
     keys    the program's names, of which the first that says something counts
-    how     how its value is read (`as`): one of READS, or a table of words
+    how     how its value is read (`as`): one of READS, or a table of words (`of` another program)
     on, off what the fields are where the switch is on, and where it is not; usual: it is on where
             nobody says it
     sets    what the fields are at any rate (`is`)
@@ -97,7 +97,9 @@ class Row:
                 draft.read(keys, path, self.how, *self.keys)
         elif self.on is not None or self.off is not None:
             on = keys.on(*self.keys) or (self.usual and keys.take(*self.keys) is None)
-            self._put(draft, self.on if on else self.off, key, on)
+            value = self.on if on else self.off
+            said = any(key in keys.values for key in self.keys)
+            self._put(draft, value, key, on if said else f"not said: {value}")
         elif self.sets is None:
             keys.take(*self.keys)
         self._put(draft, self.sets, key)
@@ -192,10 +194,11 @@ class Program:
 
     def _row(self, said: Mapping[str, Any]) -> Row:
         how = said.get("as")
+        words = (Program(said["of"]) if "of" in said else self).words
         return Row(
             tuple(said.get("to", "").split()),
             tuple(said.get("keys", "").split()),
-            None if how is None else READS.get(how) or Words(self._words(how), NO_WORD),
+            None if how is None else READS.get(how) or Words(words[how], NO_WORD),
             said.get("on"),
             said.get("off"),
             said.get("usual", False),
@@ -203,11 +206,6 @@ class Program:
             said.get("else"),
             said.get("by", ""),
         )
-
-    def _words(self, name: str) -> Mapping[str, str]:
-        """Words by their name; of another table with that before it, and a dot."""
-        other, _, own = name.rpartition(".")
-        return (Program(other) if other else self).words[own]
 
     def read(self, keys: Keys, draft: Draft, name: str = "read") -> None:
         """What the keys of a file say by the rows of one list."""

@@ -24,9 +24,9 @@ from app.exploring import FIGURES
 from app.grid import Column
 from app.text import plain
 from memcore.plan.plan import Plan
+from memcore.search.measured import found_calibrated
 from memcore.search.solve import ANY, Targets
 from memcore.serving.serve import servable
-from memcore.timing.certainty import apart_serving
 from memcore.training.training import not_planned
 
 SWEEP, MAP, SEARCH, GPUS = "sweep", "map", "search", "gpus"
@@ -304,14 +304,6 @@ def _search(plan: Plan, now: Asked) -> None:
 # --- on which GPUs -------------------------------------------------------------------------------
 
 
-def _told(found: Sequence[Any]) -> str:
-    """By how much two of them must differ."""
-    if len(found) < 2:
-        return ""
-    told = apart_serving(found[0].plan, found[1].plan)
-    return f"Of one rank are those whose costs differ by less than {told.words}. "
-
-
 def _load() -> None:
     """What the server is asked for: it is not in view in the sidebar here."""
     with st.container(key="load"):
@@ -331,29 +323,25 @@ def _gpus(plan: Plan, now: Asked) -> None:
         key=state.control("explore_every", now.every, _set(now, "every")),
         label_visibility="collapsed",
     )
-    found = shared.bookings(plan, now.every)
-    s = plan.serve
+    answer, by = shared.servers(plan, now.every), state.benched_moves()
+    found, s = (found_calibrated(answer, by) if by else answer).best, plan.serve
     lengths = f"{s.prompt_len:,} prompt and {s.output_len:,} output tokens"
     said = f"{s.concurrency:,} users at once of {lengths}"
     if found:
         tried = len(exploring.accelerators(now.every))
-        first = "Cheapest" if found[0].cost_out is not None else "First"
+        first = "Cheapest" if "cost_per_hour" in found[0].figures else "First"
         st.markdown(
             f"**{plain(said)}: {len(found)} of {tried} accelerators serve them.** "
-            f"{first}: {plain(tables.booking_text(found[0]))}. Of the others no node has the "
+            f"{first}: {plain(tables.server_text_of(found[0]))}. Of the others no node has the "
             f"memory{', or they miss the latency targets' if Targets.of(plan) != ANY else ''}: "
             "*Pipeline parallel, serving* spreads a replica over several."
         )
     else:
         st.markdown(f"**{plain(said)}: nothing with up to 64 ranks in one node serves them.**")
-        if near := shared.nearest(plan, now.every):
-            choice, miss = near
-            parts.small(
-                f"The nearest: one user alone on {choice.gpus:,} × "
-                f"{exploring.text('cluster.gpu', choice.gpu)}, where {miss.text}."
-            )
-    by = state.benched_moves()
-    rows = tables.bookings(found, by)
+        if answer.nearest:
+            point, misses = answer.nearest
+            parts.small(f"The nearest: {plain(tables.server_text_of(point))}. There {misses}.")
+    rows = tables.servers(found, bool(by))
     if by:
         parts.small(
             "**Choices, ranks and costs are as predicted.** Calibrated seconds stand beside those "
@@ -362,16 +350,17 @@ def _gpus(plan: Plan, now: Asked) -> None:
     beside = tables.CALIBRATED.values()
     _table(
         rows,
-        [name for name in tables.BOOKING_COLUMNS if by or name not in beside],
+        [name for name in tables.SERVER_COLUMNS if by or name not in beside],
         "explore_gpus",
         "What serves the plan, accelerator by accelerator",
-        plans=[c.plan for c in found],
-        use=lambda row: state.replace(found[row].booked),
+        plans=[p.plan for p in found],
+        use=lambda row: state.replace(found[row].plan),
         height=620,
     )
     parts.small(
-        "Of each the fewest GPUs: tensor parallelism (TP) within one fast domain, and replicas, "
-        f"each with its users. {_told(found)}*Use* books a row; a click on a "
+        "Of each the least rent: tensor parallelism (TP) within one fast domain, and replicas, "
+        "each with its users. Of one rank are those that differ by less than a percent. *Use* "
+        "books a row; a click on a "
         "number says why, on a head sorts. Prices are the plan's own, or else the least "
         "of the price list, with their date. `memplan search --serve` tries engines and dtypes "
         "too. What trains the plan is on *Train*, at *On which GPUs*."

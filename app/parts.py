@@ -20,7 +20,7 @@ from memcore.errors import Issue
 from memcore.plan.link import query_text
 from memcore.plan.plan import Plan, facts
 from memcore.report import Memory, Report, Run, Time
-from memcore.search.choices import own_price
+from memcore.search.prices import own_price
 from memcore.together.generation import Generation, step_text
 from memcore.units import bytes_text, energy_text, hours_text, money_text, seconds_text
 

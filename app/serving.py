@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import streamlit as st
-
-from app import levers, parts, shared, state, tables
-from memcore.plan.plan import Plan
-from memcore.search.solve import ANY, Targets, serving_limit
+from app import levers, parts, state, tables
 
 
 def furthest() -> None:
@@ -16,8 +12,6 @@ def furthest() -> None:
     by = state.benched_moves()
     beside = [state.beside_server(a.plan) if a.value else None for a in answers] if by else []
     rows = tables.limits(answers, plan, serve.replicas if serve else 1, beside)
-    if serving_limit(plan, Targets.of(plan)):
-        _ranks(plan)
     parts.table(
         rows,
         key="limits",
@@ -46,28 +40,6 @@ def furthest() -> None:
         "on *Arrival rates*."
     )
     levers.servers()
-
-
-def _ranks(plan: Plan) -> None:
-    """What other tensor parallelism would do, where none serves all that the plan asks: one that
-    does is among the changes below."""
-    found, asked = shared.on_ranks(plan), plan.serve.concurrency
-    within = " within the targets" if Targets.of(plan) != ANY else ""
-    if found is None:
-        st.markdown(f"**No tensor parallelism on these GPUs serves one sequence{within}.**")
-        return
-    tp, n = found.serving_tp, found.serve.concurrency
-    if n == asked:
-        return
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(
-            f"**Tensor parallel {tp:,} serves {n:,} at once on each replica{within}, of "
-            f"{asked:,}: no other serves more.**",
-            width="content",
-        )
-        st.button(
-            f"Use tensor parallel {tp:,}", key="use_ranks", on_click=state.replace, args=(found,)
-        )
 
 
 def coming() -> None:

@@ -6,7 +6,6 @@ A link that costs a second to look at costs it once, however many people open it
 from __future__ import annotations
 
 import json
-import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,8 +18,8 @@ from memcore.kept import Store, once
 from memcore.plan.plan import Plan
 from memcore.report import Report, Serve
 from memcore.search import bookings as to_book
-from memcore.search import choices, growing, solve, solver
-from memcore.search.choices import Choice, fewest_for_users, table_of
+from memcore.search import growing, solve, solver
+from memcore.search.found import Found
 from memcore.search.lens import Seen
 from memcore.search.lens import lens as find_lens
 from memcore.search.levers import Lever
@@ -29,7 +28,8 @@ from memcore.search.phases import Relief
 from memcore.search.phases import reliefs as find_reliefs
 from memcore.search.server_levers import ServerLever
 from memcore.search.server_levers import server_levers as changes_of_server
-from memcore.search.solve import Answer, Miss
+from memcore.search.servers import fewest_for_users, search_servers
+from memcore.search.solve import Answer
 from memcore.search.solver import Solved
 from memcore.search.waterfall import Change
 from memcore.search.waterfall import waterfall as changes_between
@@ -242,11 +242,6 @@ def answers(plan: Plan, of_rate: bool) -> tuple[Answer, ...]:
 
 
 @_for_all(without=NOTHING)
-def on_ranks(plan: Plan) -> Plan | None:
-    return solve.on_ranks(plan, solve.Targets.of(plan))
-
-
-@_for_all(without=NOTHING)
 def server_levers(plan: Plan) -> tuple[ServerLever, ...]:
     return changes_of_server(plan)
 
@@ -285,18 +280,10 @@ def mapped(plan: Plan, across: str, down: str, figure: str) -> exploring.Map:
 
 
 @_for_all(without=NOTHING)
-def bookings(plan: Plan, every: bool) -> tuple[Choice, ...]:
-    """The fewest GPUs that serve the plan's users within its targets, on each accelerator with a
-    list price, or on every one; the cheapest output tokens first."""
-    names = exploring.accelerators(every)
-    found = table_of(plan, targets=solve.Targets.of(plan), names=names)
-    return tuple(sorted(found, key=lambda c: math.inf if c.cost_out is None else c.cost_out))
-
-
-@_for_all(without=NOTHING)
-def nearest(plan: Plan, every: bool) -> tuple[Choice, Miss] | None:
-    """What comes nearest to the targets on these accelerators, where nothing keeps to them."""
-    return choices.nearest(plan, solve.Targets.of(plan), exploring.accelerators(every))
+def servers(plan: Plan, every: bool) -> Found:
+    """What serves the plan's users within its targets with its engine and dtypes, on each
+    accelerator with a list price, or on every one; the least rent first."""
+    return search_servers(plan, gpus=exploring.accelerators(every), engines=(plan.engine,))
 
 
 @_for_all(without=NOTHING)

@@ -15,7 +15,7 @@ from app.line import Item
 from app.text import VERDICTS, plain
 from memcore.plan.plan import Plan
 from memcore.report import Memory, Report, Run, Serve, TogetherMemory
-from memcore.search.choices import own_price
+from memcore.search.prices import own_price
 from memcore.serving.notes import serving_notes
 from memcore.serving.serve import REMEDY, nothing_fits, verdict
 from memcore.units import (

@@ -26,12 +26,12 @@ from app.tables.compare import compared_figures as compared_figures
 from app.tables.compare import compared_listed as compared_listed
 from app.tables.compare import side_by_side as side_by_side
 from app.tables.compare import tidy as tidy
-from app.tables.explore import BOOKING_COLUMNS as BOOKING_COLUMNS
+from app.tables.explore import SERVER_COLUMNS as SERVER_COLUMNS
 from app.tables.explore import SWEPT_COLUMNS as SWEPT_COLUMNS
 from app.tables.explore import TRAINER_COLUMNS as TRAINER_COLUMNS
-from app.tables.explore import booking_text as booking_text
-from app.tables.explore import bookings as bookings
 from app.tables.explore import mapped as mapped
+from app.tables.explore import server_text_of as server_text_of
+from app.tables.explore import servers as servers
 from app.tables.explore import swept as swept
 from app.tables.explore import trainers as trainers
 from app.tables.lens import lens as lens

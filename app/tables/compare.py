@@ -14,9 +14,9 @@ from memcore.explain.book import Book
 from memcore.models import catalog
 from memcore.plan.plan import Plan, title_of, value_text
 from memcore.report import Report
-from memcore.search.choices import own_price
 from memcore.search.compare import FIGURES, differing, figures_of
 from memcore.search.measured import FIRST, LATENCIES, STEP, TOKEN, Calibrated, Moved
+from memcore.search.prices import own_price
 from memcore.units import relative_text
 from memcore.units import value_text as figure_text
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from app import exploring
 from app.exploring import PART_NAMES, Map, Sweep
 from app.tables.base import PATH, Rows, latency_text
-from app.tables.measured import CALIBRATED, moved_text
+from app.tables.measured import CALIBRATED
 from app.text import VERDICTS
-from memcore.plan.measured import Measured
 from memcore.search.bookings import Booking
-from memcore.search.choices import Choice
-from memcore.search.measured import FIRST, TOKEN, mover
-from memcore.timing.certainty import apart_serving, ranked
-from memcore.units import bytes_text, money_text, rent_text, seconds_text
+from memcore.search.found import Point
+from memcore.search.measured import FIGURES
+from memcore.units import bytes_text, money_text, rent_text, seconds_or_dash, seconds_text
 
 
 def swept(found: Sweep) -> Rows:
@@ -52,41 +49,63 @@ def swept(found: Sweep) -> Rows:
 SWEPT_COLUMNS = ("verdict", "memory", "largest part", "peak at", "remark")
 
 
-def bookings(found: tuple[Choice, ...], by: Measured | None = None) -> Rows:
-    """A row for each accelerator that serves. Those of one rank cannot be told apart by cost. `by`:
-    a measured server, with which they have calibrated seconds where it says something of them."""
-    move = mover(by) if by else None
-    moved = [move(c.plan, {FIRST: c.first, TOKEN: c.each}) if move else {} for c in found]
-    costs = [math.inf if c.cost_out is None else c.cost_out for c in found]
-    ranks = ranked([c.plan for c in found], costs, apart_serving)
+def servers(found: Sequence[Point], calibrated: bool = False) -> Rows:
+    """A row for each accelerator that serves. Those of one rank differ by less than a percent of
+    rent. `calibrated`: with the seconds that a measured server says."""
     return [
         {
-            "rank": rank,
-            "GPU": exploring.text("cluster.gpu", c.gpu),
-            "GPUs": c.gpus,
-            "tensor parallel": c.tp,
-            "replicas": c.replicas,
-            "users of one": c.users,
-            "tokens/s of one": round(c.users / c.each),
-            "first token": latency_text(c.first),
-            "per token": latency_text(c.each),
-            "USD a million tokens": c.cost_out,
-            "USD an hour": None if c.price is None else c.price * c.gpus,
-            "price of": c.source,
-            "ttft_seconds": c.first,
-            "tpot_seconds": c.each,
-            "ttft_at_least": c.first_range[0],
-            "ttft_at_most": c.first_range[1],
-            "tpot_at_least": c.each_range[0],
-            "tpot_at_most": c.each_range[1],
-            "USD a million tokens read": c.cost_in,
-            "USD a GPU-hour": c.price,
-            "preset": c.gpu,
+            "rank": p.rank,
+            "GPU": exploring.text("cluster.gpu", f["gpu"]),
+            "GPUs": f["gpus"],
+            "tensor parallel": f["tp"],
+            "replicas": f["replicas"],
+            "users of one": f["concurrency"],
+            "tokens/s of one": round(f["tokens_per_second"] / f["replicas"]),
+            "first token": latency_text(f["ttft_seconds"]),
+            "per token": latency_text(f["tpot_seconds"]),
+            "USD a million tokens": f.get("cost_per_million_out"),
+            "USD an hour": f.get("cost_per_hour"),
+            "price of": f.get("price_source", ""),
+            "ttft_seconds": f["ttft_seconds"],
+            "tpot_seconds": f["tpot_seconds"],
+            "ttft_at_least": f["ttft_range"][0],
+            "ttft_at_most": f["ttft_range"][1],
+            "tpot_at_least": f["tpot_range"][0],
+            "tpot_at_most": f["tpot_range"][1],
+            "USD a million tokens read": f.get("cost_per_million_in"),
+            "USD a GPU-hour": f.get("price_per_gpu_hour"),
+            "preset": f["gpu"],
             PATH: "serve.max_concurrency",
         }
-        | ({head: moved_text(of.get(name)) for name, head in CALIBRATED.items()} if by else {})
-        for rank, c, of in zip(ranks, found, moved, strict=True)
+        | (
+            {
+                head: seconds_or_dash(f.get(f"calibrated_{FIGURES[name][1]}seconds"))
+                for name, head in CALIBRATED.items()
+            }
+            if calibrated
+            else {}
+        )
+        for p in found
+        for f in (p.figures,)
     ]
+
+
+SERVER_COLUMNS = (
+    *("rank", "GPU", "GPUs", "USD an hour", "USD a million tokens", "first token", "per token"),
+    *BESIDE.values(),
+    *("tensor parallel", "replicas", "users of one", "tokens/s of one", "price of"),
+)
+
+
+def server_text_of(point: Point) -> str:
+    """What is booked, costs and does, in words."""
+    f = point.figures
+    said = [f"{f['gpus']:,} × {exploring.text('cluster.gpu', f['gpu'])}"]
+    if "cost_per_hour" in f:
+        said += [rent_text(f["cost_per_hour"])]
+        said += [f"{money_text(f['cost_per_million_out'])} a million output tokens"]
+    first, each = (" to ".join(map(seconds_text, f[f"{n}_range"])) for n in ("ttft", "tpot"))
+    return ", ".join([*said, f"{first} to the first token", f"{each} a token"])
 
 
 def trainers(found: Sequence[Booking]) -> Rows:
@@ -119,22 +138,6 @@ def trainers(found: Sequence[Booking]) -> Rows:
 TRAINER_COLUMNS = (
     *("rank", "GPU", "GPUs", "whole run", "cost", "USD an hour", "step", "to spare", "price of"),
 )
-BOOKING_COLUMNS = (
-    *("rank", "GPU", "GPUs", "USD a million tokens", "USD an hour", "first token", "per token"),
-    *CALIBRATED.values(),
-    *("tensor parallel", "replicas", "users of one", "tokens/s of one", "price of"),
-)
-
-
-def booking_text(c: Choice) -> str:
-    """What is booked, costs and does, in words."""
-    what = f"{c.gpus:,} × {exploring.text('cluster.gpu', c.gpu)}"
-    rent = rent_text(c.price * c.gpus) if c.price is not None else ""
-    cost = f"{money_text(c.cost_out)} a million output tokens" if c.cost_out is not None else ""
-    first, each = (" to ".join(map(seconds_text, r)) for r in (c.first_range, c.each_range))
-    return ", ".join(
-        filter(None, (what, rent, cost, f"{first} to the first token", f"{each} a token"))
-    )
 
 
 def mapped(found: Map) -> Rows:

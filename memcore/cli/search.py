@@ -72,7 +72,7 @@ def add(commands: Commands) -> None:
     sub.add_argument("--keep", choices=words, default="training", help=about)
     about = (
         "what is best: the time (default), the cost or the energy of the whole run, or memory to "
-        "spare; with --serve the cost (default) of a request, the time or energy of a token, or "
+        "spare; with --serve the cost (default) of an hour, the time or energy of a token, or "
         "room for sequences"
     )
     sub.add_argument("--by", choices=("time", "cost", "energy", "headroom"), help=about)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from memcore.cli.arguments import Commands, command, count, plan_argument, positive, target_options
+from memcore.cli.arguments import Commands, command, plan_argument, positive, target_options
 from memcore.cli.printing import answer as told
-from memcore.cli.printing import fail, table
+from memcore.cli.printing import fail
 from memcore.cli.reading import given_plan
 from memcore.errors import PlanError
 from memcore.units import seconds_text
@@ -16,7 +15,6 @@ from memcore.words.jobs import TRAIN
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
-    from memcore.search.choices import Choice
     from memcore.search.solve import Answer, Targets
     from memcore.search.solver import Solved
 
@@ -47,11 +45,6 @@ def add(commands: Commands) -> None:
     about = "what has to fit is serving, also where the field is not of serving"
     sub.add_argument("--serving", action="store_true", help=about)
     sub.add_argument("--rate", type=positive, help="requests per second, which gpus needs")
-    about = "users at once, for whom gpus lists the choices: GPU, ranks and replicas of which none "
-    about += "is better in tokens per second and GPU and in tokens per second and user"
-    sub.add_argument("--users", type=count, help=about)
-    about = "with --users: the fewest GPUs of every accelerator instead"
-    sub.add_argument("--every", action="store_true", help=about)
     target_options(sub)
     about = "most {} of the whole run, for cluster.gpus; else the plan's run.target_{}"
     sub.add_argument("--days", type=positive, help=about.format("days", "days"))
@@ -74,12 +67,10 @@ def _solve(args: argparse.Namespace) -> int:
         return fail("this plan cannot be served: `memplan evaluate` says why")
     targets = _targets(plan, args)
     if args.question == "gpus":
-        if args.users is not None:
-            return _choose(plan, args, targets)
         if args.rate is None:
             return fail(
-                "how many requests per second? Say --rate, or --users for how many at once; "
-                "the fewest GPUs to train on are those of `memplan solve cluster.gpus`"
+                "how many requests per second? Say --rate; for users at once ask `memplan search "
+                "--serve --users N`, and for GPUs to train on `memplan solve cluster.gpus`"
             )
         found = solve.fewest_gpus(plan, args.rate, targets)
     else:
@@ -90,64 +81,28 @@ def _solve(args: argparse.Namespace) -> int:
 
 def _trains(plan: Plan, args: argparse.Namespace) -> bool:
     """Whether GPUs to train on are asked for, as the job or a limit of the run says."""
-    served = args.rate is not None or args.users is not None
-    return bool(plan.about == TRAIN or args.days or args.cost) and not served
+    return bool(plan.about == TRAIN or args.days or args.cost) and args.rate is None
 
 
 def _unread(args: argparse.Namespace) -> str:
     """What is wrong with an option that the question does not read; '' of none."""
-    for name in ("rate", "users", "every"):
-        if args.question != "gpus" and getattr(args, name):
-            return f"--{name} is read by `memplan solve gpus`, and not by {args.question}"
+    if args.question != "gpus" and args.rate:
+        return f"--rate is read by `memplan solve gpus`, and not by {args.question}"
     for name in ("days", "cost"):
         if args.question != "cluster.gpus" and getattr(args, name):
             return f"--{name} is read by `memplan solve cluster.gpus`, and not by {args.question}"
     return ""
 
 
-def _choose(plan: Plan, args: argparse.Namespace, targets: Targets) -> int:
-    """The choices for so many users at once."""
-    from memcore.search.choices import choices, front, table_of
+def _nearest(plan: Plan, targets: Targets, gpu: str) -> str:
+    """What comes nearest to the targets on a kind of GPU: one user alone."""
+    from memcore.search.servers import search_servers
 
-    named = any(text.startswith(("cluster.gpu=", "gpu=")) for text in args.set)
-    names = [str(plan.cluster.gpu)] if named else []  # then on this one alone
-    found = table_of(plan, args.users, targets, names)
-    if not args.every:
-        found = front(choices(plan, args.users, targets, names))
-    return told(
-        args, lambda: [c.to_dict() for c in found], lambda: _choices(found, plan, targets, names)
-    )
-
-
-def _choices(found: Sequence[Choice], plan: Plan, targets: Targets, names: Sequence[str]) -> str:
-    if not found:
-        on = f"no number of {names[0]}" if names else "no accelerator"
-        said = f"Not possible: {on} serves them within memory and the targets."
-        return f"{said} {_nearest(plan, targets, names)}".rstrip()
-    rows = [
-        (
-            c.gpu, f"{c.gpus:,}", f"{c.tp:,}", f"{c.replicas:,}", f"{c.users:,}",
-            f"{c.per_gpu:,.0f}", f"{c.per_user:,.1f}", " to ".join(map(seconds_text, c.each_range)),
-            " to ".join(map(seconds_text, c.first_range)),
-            "" if c.cost_in is None else f"{c.cost_in:,.3f}",
-            "" if c.cost_out is None else f"{c.cost_out:,.3f}",
-        )
-        for c in found
-    ]  # fmt: skip
-    head = ("GPU", "GPUs", "TP", "replicas", "users of one", "tokens/s/GPU", "tokens/s/user",
-            "a token every", "first token in", "USD/M in", "USD/M out")  # fmt: skip
-    return "\n".join(table(head, rows))
-
-
-def _nearest(plan: Plan, targets: Targets, names: Sequence[str]) -> str:
-    """What comes nearest to the targets: one user alone, on these GPUs; none are all."""
-    from memcore.search.choices import nearest
-
-    found = nearest(plan, targets, names)
-    if not found:
+    found = search_servers(plan, users=1, targets=targets, gpus=[gpu], engines=[plan.engine])
+    if not found.nearest:
         return ""
-    choice, miss = found
-    return f"The nearest: one user alone on {choice.gpus:,} {choice.gpu}, where {miss.text}."
+    point, misses = found.nearest
+    return f"The nearest: one user alone on {point.figures['gpus']:,} {gpu}, where {misses}."
 
 
 def _targets(plan: Plan, args: argparse.Namespace) -> Targets:
@@ -206,7 +161,7 @@ def _solved(answer: Answer, targets: Targets) -> str:
         found = f"Not possible: {LIMITS[answer.limit]} forbids it."
         if answer.limit not in LATE or not isinstance(p.cluster.gpu, str):
             return found
-        return f"{found} {_nearest(p, targets, [p.cluster.gpu])}"
+        return f"{found} {_nearest(p, targets, p.cluster.gpu)}"
     less = "fewer" if answer.question == "gpus" else "more"
     found = f"{what}; {LIMITS[answer.limit]} forbids {less}."
     if s.ttft_seconds is None or s.tpot_seconds is None:

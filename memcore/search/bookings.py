@@ -15,8 +15,8 @@ from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.plan.repair import planned
 from memcore.report import Run
-from memcore.search.choices import price_of
 from memcore.search.fitting import Within, limit_of
+from memcore.search.prices import price_of
 from memcore.search.solver import bookable, of_gpus
 from memcore.timing.certainty import ranked
 from memcore.training.run import run_of

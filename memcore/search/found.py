@@ -107,6 +107,7 @@ class Found:
         }
 
 
-def of_room(one: Plan, other: Plan) -> Apart:
-    """Of memory: what is unsure of it, the runtime's own, is the same in all plans of a search."""
+def to_a_percent(one: Plan, other: Plan) -> Apart:
+    """Of an hour's rent, and of memory: what is unsure of that, the runtime's own, is the same in
+    all plans of a search."""
     return Apart(1 + 10**-DIGITS, "", 0)

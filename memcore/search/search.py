@@ -34,7 +34,6 @@ from memcore.plan.plan import Plan, get, words_of
 from memcore.plan.rules import RULES as RULES_OF_PLANS
 from memcore.plan.rules import broken_rules, readers_of
 from memcore.quantity.reading import Values
-from memcore.search.choices import price_of
 from memcore.search.families import Batch, Family, Timed, alike, sized, uniform
 from memcore.search.found import (
     BEATEN,
@@ -53,10 +52,11 @@ from memcore.search.found import (
     Found,
     Point,
     Progress,
-    of_room,
+    to_a_percent,
 )
 from memcore.search.fronts import front
 from memcore.search.levers import differences
+from memcore.search.prices import price_of
 from memcore.search.space import (
     KEEPS,
     OVERLAP,
@@ -588,7 +588,8 @@ class _Search:
         else:
             timed.sort(key=lambda c: (self._score(c.plan, c.per_token), not c.group.same))
             scores = [self._score(c.plan, c.per_token) for c in timed]
-        ranks = ranked([c.plan for c in timed], scores, of_room if self.by == HEADROOM else apart)
+        told = to_a_percent if self.by == HEADROOM else apart
+        ranks = ranked([c.plan for c in timed], scores, told)
         chosen = timed[: self.listed]
         best = [self._point(c, r, same) for c, r in zip(chosen, ranks, strict=False)]
         pareto = [self._point(c, ranks[timed.index(c)], same) for c in _front(timed, self.start)]

@@ -15,9 +15,8 @@ from memcore.plan.field import ROUNDED, SAME
 from memcore.plan.plan import Plan, change_texts
 from memcore.plan.repair import planned
 from memcore.report import fields_but
-from memcore.search.choices import RANKS, joined
 from memcore.search.levers import differences
-from memcore.search.servers import engines_of, narrower, narrower_caches
+from memcore.search.servers import RANKS, engines_of, joined, narrower, narrower_caches
 from memcore.search.solve import (
     LATE,
     LIMITS,

@@ -2,29 +2,24 @@
 
 A way is a kind of GPU, an engine, dtypes of weights and cache, ranks of tensor parallelism and
 replicas, over which the users are shared out evenly. Each is a plan, judged as `evaluate` judges
-it; only where the weights alone are too large is nothing computed.
+it; only where the weights alone are too large is nothing computed. Of each kind and number of ranks
+the fewest replicas that do are found by halving, and more are tried, twice as many each time.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from memcore.errors import Issue, PlanError, did_you_mean, shown
+from memcore.errors import Issue, PlanError, did_you_mean, refusal, shown
 from memcore.hardware.accelerator import Accelerator
 from memcore.models import cards, catalog
-from memcore.plan.plan import Plan
-from memcore.search.choices import (
-    RANKS,
-    asked_gpus,
-    joined,
-    least_bytes,
-    planned_on,
-    price_of,
-    refuse,
-)
+from memcore.plan.plan import Plan, limits_of
+from memcore.plan.repair import planned
+from memcore.plan.sections import Cluster
 from memcore.search.found import (
     BY,
     COST,
@@ -38,12 +33,23 @@ from memcore.search.found import (
     Found,
     Point,
     Progress,
-    of_room,
+    to_a_percent,
 )
 from memcore.search.fronts import Figured, front
 from memcore.search.levers import differences
-from memcore.search.solve import Miss, Targets, gpus_each, in_a_loop
+from memcore.search.prices import price_of
+from memcore.search.solve import (
+    ANY,
+    Answer,
+    Miss,
+    Targets,
+    first,
+    gpus_each,
+    in_a_loop,
+    serving_limit,
+)
 from memcore.search.space import KEEPS, ROUNDING, TRAINING
+from memcore.serving.serve import servable, serve
 from memcore.serving.server import Server
 from memcore.timing.certainty import Told, apart_serving, ranked
 from memcore.units import HOUR, MILLION
@@ -52,6 +58,13 @@ from memcore.words.stored import KV_DTYPES, WEIGHT_DTYPES, bits
 
 STEP, FIRST, EACH, MORE = "sequences of a step", "first token", "time per token", "more GPUs"
 MISSED = {"ttft": FIRST, "tpot": EACH}
+RANKS = (1, 2, 4, 8, 16, 32, 64)
+# What a plan says of its nodes, as it is where it says nothing.
+NODES = {
+    f"cluster.{name}": info.default
+    for name, info in Cluster.model_fields.items()
+    if name not in ("gpu", "gpus")
+}
 WAY_SECONDS = 0.002  # that one takes, about
 
 Words = dict[str, str]
@@ -81,8 +94,8 @@ def search_servers(
     gpus_at_most  of all replicas together; None: any number
     engines       none are the plan's where it names one, and else those that run on each GPU
     keep          'training': dtypes as the plan has them; else those of fewer bits are tried too
-    by            'cost' of a request, 'time' of a token after the first, 'energy' of a token, or
-                  'headroom': sequences that there is room for
+    by            'cost' of all GPUs for an hour, 'time' of a token after the first, 'energy' of a
+                  token, or 'headroom': sequences that there is room for
     cost_at_most  of all GPUs for an hour, in USD; 0: any
     progress      as of `search`
 
@@ -115,7 +128,64 @@ def seconds_of_servers(
     names = asked_gpus(plan, gpus)
     _refuse(plan, users, names, engines, keep, COST)
     ways = len(list(_kinds(plan, names, engines, keep))) * len(RANKS) / 2
-    return ways * len(_replicas(users or plan.serve.concurrency)) * WAY_SECONDS
+    return ways * (users or plan.serve.concurrency).bit_length() * WAY_SECONDS
+
+
+def fewest_for_users(plan: Plan, targets: Targets = ANY) -> Answer | None:
+    """The fewest of the plan's own GPUs that serve as many at once as it says, shared out over
+    replicas; None where its GPU is no preset. `limit` is what forbids a replica fewer, or where one
+    is enough half of its ranks; '' of one GPU."""
+    gpu, users = plan.cluster.gpu, plan.serve.concurrency
+    if not isinstance(gpu, str):
+        return None
+    run = _Run(plan, users, targets, None, TIME, 0.0)
+    run.judge(gpu, {})
+    best = min(run.ways, key=lambda w: (w.figures["gpus"], w.score), default=None)
+    if best is None:
+        return Answer("users", 0, plan, serve(plan), serving_limit(plan, targets) or "memory")
+    gpus, tp, fewer = best.figures["gpus"], best.figures["tp"], best.figures["replicas"] - 1
+    if gpus == 1:
+        return Answer("users", 1, best.plan, serve(best.plan), "")
+    each = math.ceil(users / fewer) if fewer else users
+    ranks = tp if fewer else max(1, tp // 2)
+    other = planned_on(in_a_loop(plan), gpu, ranks, gpus_each(plan, ranks), each)
+    limit = serving_limit(other, targets) if other else "rule"
+    return Answer("users", gpus, best.plan, serve(best.plan), limit or "range")
+
+
+def refuse(plan: Plan, users: int = 0) -> None:
+    """Raises PlanError for a model that is not served, and for more users than a plan says."""
+    if not servable(plan.architecture):
+        raise refusal("model", "it generates no text, token by token: nothing serves it")
+    most = int(limits_of("serve.concurrency")[1])
+    if not 0 <= users <= most:
+        raise refusal("users", f"{shown(users)} is not from 1 to {most:,}")
+
+
+def asked_gpus(plan: Plan, names: Iterable[str]) -> tuple[str, ...]:
+    """These presets, each once; without any the plan's own, and those that a price is known of."""
+    own = plan.cluster.gpu if isinstance(plan.cluster.gpu, str) else ""
+    return tuple(dict.fromkeys(names or filter(None, (own, *catalog.priced_gpus()))))
+
+
+def joined(plan: Plan) -> int:
+    """GPUs that a replica's ranks are tried on at most: a fast domain, or a node."""
+    return max(plan.gpus_per_domain, plan.gpus_per_node)
+
+
+def planned_on(
+    plan: Plan, name: str, tp: int, gpus: int, users: int, words: Mapping[str, str] | None = None
+) -> Plan | None:
+    """The plan there, with other words of serving, training as it can be on so many; None where a
+    rule forbids it."""
+    changes: dict[str, object] = {"cluster.gpus": gpus, "serve.tp": tp}
+    changes |= {"serve.pp": plan.serving_pp, "serve.concurrency": users}
+    changes |= {f"serve.{field}": word for field, word in (words or {}).items()}
+    if name != plan.cluster.gpu:  # what is said of its own nodes is of no others
+        changes |= NODES | {"cluster.gpu": name}
+    if gpus % plan.sharing or plan.parallel.ep > 1:
+        changes |= {f"parallel.{axis}": 1 for axis in ("tp", "pp", "cp", "ep")}
+    return planned(plan, changes)
 
 
 def _refuse(
@@ -178,11 +248,6 @@ def narrower_caches(plan: Plan, engine: str) -> list[str]:
     return [w for w in ENGINES[engine].caches if KV_DTYPES[w].bits < now]
 
 
-def _replicas(users: int) -> list[int]:
-    """Numbers of replicas that are tried: doubled each time, up to one for each user."""
-    return sorted({1 << k for k in range((users - 1).bit_length())} | {users})
-
-
 @dataclass(frozen=True, slots=True)
 class _Way:
     """One way that serves them."""
@@ -196,7 +261,7 @@ class _Way:
     @property
     def thrift(self) -> tuple[float, ...]:
         """Of ways that cannot be told apart, the least is taken: GPUs, then what is changed."""
-        return self.figures["gpus"], len(self.words), self.score
+        return self.figures["gpus"], len(self.words), self.score, self.figures["tpot_seconds"]
 
 
 @dataclass(slots=True)
@@ -215,8 +280,7 @@ class _Run:
     _weights: dict[tuple[str, ...], float] = field(default_factory=dict)
 
     def judge(self, name: str, words: Words) -> None:
-        """Every number of ranks and of replicas of a kind."""
-        counts = _replicas(self.users)
+        """Every number of ranks of a kind, each with the fewest replicas and with more."""
         room = catalog.accelerator(name).usable_bytes
         for tp in RANKS:
             one = planned_on(
@@ -224,24 +288,37 @@ class _Run:
             )
             if one is not None and tp > joined(one):
                 return
-            self.judged += len(counts)
-            why = RULES if one is None else MEMORY
             if one is None or self._least(one, words) > room * tp:
-                self._exclude(name, why, len(counts))
+                self._exclude(name, RULES if one is None else MEMORY)
                 continue
-            for n in counts:
-                if why := self._why_not(name, words, tp, n):
-                    self._exclude(name, why, 1)
+            reasons: dict[int, str] = {}  # by the number of replicas
 
-    def _exclude(self, name: str, why: str, n: int) -> None:
-        self.excluded[why] += n
-        self.of_gpu.setdefault(name, Counter())[why] += n
+            def serves(n: int, tp: int = tp, reasons: dict[int, str] = reasons) -> bool:
+                if n not in reasons:
+                    reasons[n] = self._why_not(name, words, tp, n)
+                return reasons[n] in ("", MORE, MONEY)
+
+            n = first(self.users, serves) or self.users
+            while n < self.users:
+                n = min(2 * n, self.users)
+                serves(n)
+            for why in reasons.values():
+                self._exclude(name, why)
+
+    def _exclude(self, name: str, why: str) -> None:
+        """Counts a way; '': one that serves."""
+        self.judged += 1
+        if why:
+            self.excluded[why] += 1
+            self.of_gpu.setdefault(name, Counter())[why] += 1
 
     def _least(self, one: Plan, words: Words) -> float:
         """Bytes that all ranks of a replica have at least, together."""
         key = tuple(words.values())
         if key not in self._weights:
-            self._weights[key] = least_bytes(one)
+            each = Server.of(one).numbers.serve
+            rank = each.weights_bytes - each.offloaded_bytes
+            self._weights[key] = float(rank) * one.serving_tp
         return self._weights[key]
 
     def _why_not(self, name: str, words: Words, tp: int, replicas: int) -> str:
@@ -317,14 +394,14 @@ class _Run:
             return float(figures["joules_per_token"])
         if self.by == HEADROOM:
             return 1 / float(figures["max_concurrency"] * figures["replicas"])
-        return float(figures.get("cost_per_request", float("inf")))
+        return float(figures.get("cost_per_hour", float("inf")))
 
     # --- the answer ------------------------------------------------------------------------------
 
     @property
     def told(self) -> Told:
         """By how much two plans must differ in what ways are ranked by."""
-        return of_room if self.by == HEADROOM else apart_serving
+        return to_a_percent if self.by in (COST, HEADROOM) else apart_serving
 
     def found(self, names: Sequence[str], listed: int, stopped: bool) -> Found:
         ways = sorted(self.ways, key=lambda w: (w.score, *w.thrift))
@@ -343,7 +420,9 @@ class _Run:
             pareto=tuple(self._point(w, ranks[id(w)]) for w in pareto),
             why=(),
             stopped=stopped,
-            apart=self.told(best[0].plan, best[0].plan) if best and self.by != HEADROOM else None,
+            apart=apart_serving(best[0].plan, best[0].plan)
+            if best and self.told is apart_serving
+            else None,
             nowhere={
                 name: of.most_common(1)[0][0]
                 for name, of in self.of_gpu.items()

@@ -228,20 +228,6 @@ def largest_concurrency(plan: Plan, targets: Targets = ANY) -> Answer:
     return _largest("concurrency", plan, "serve.concurrency", most, limit, targets)
 
 
-def on_ranks(plan: Plan, targets: Targets = ANY) -> Plan | None:
-    """The plan with the fewest tensor-parallel ranks of a replica, on its GPUs, that serve what it
-    asks within the targets; where none do, the most sequences that any number of ranks serves; None
-    where none serves one."""
-    most = min(plan.gpus_per_domain, plan.cluster.gpus // plan.serving_pp)
-    ranks = [n for n in _divisors(plan.architecture.heads) if n <= most]
-    found = [one for n in ranks if (one := planned(plan, {"serve.tp": n}))]
-    if enough := next((one for one in found if not serving_limit(one, targets)), None):
-        return enough
-    answers = [largest_concurrency(one, targets) for one in found]
-    best = max(answers, key=lambda a: a.value, default=None)
-    return best.plan if best and best.value else None
-
-
 def fewest_gpus(plan: Plan, rate: float, targets: Targets = ANY) -> Answer:
     """The fewest GPUs that serve `rate` requests per second of the plan's lengths.
 
@@ -260,7 +246,7 @@ def fewest_gpus(plan: Plan, rate: float, targets: Targets = ANY) -> Answer:
         if not room:
             continue
         fits = _Load(server, room, rate, targets)
-        replicas = _first(MOST_REPLICAS, fits.enough)
+        replicas = first(MOST_REPLICAS, fits.enough)
         if not replicas:
             missed = fits.missed(MOST_REPLICAS)
             continue
@@ -324,7 +310,7 @@ class _Load:
         return not self.missed(replicas)
 
 
-def _first(most: int, ok: Callable[[int], bool]) -> int:
+def first(most: int, ok: Callable[[int], bool]) -> int:
     """The least number from 1 to `most` that is ok, if all above it are; 0 where none is."""
     found = 1 + last(most, lambda n: not ok(n))
     return found if found <= most else 0

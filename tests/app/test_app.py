@@ -989,23 +989,10 @@ def test_gpus_are_for_the_users_until_somebody_says_a_rate() -> None:
     assert asked({"rate": "3"})[-1] == "Fewest GPUs for 3 requests/s"
 
 
-def test_a_server_that_cannot_is_offered_ranks_that_can() -> None:
-    from memcore.search import solve
-
-    many = {"model": "llama-3-70b", "conc": "5000"}
-    at = opened(many, "serve")
-    asked = shown_plan(at)
-    at.button(key="use_ranks").click().run()
-    alive(at)
-    assert shown_plan(at) == solve.on_ranks(asked) != asked
-    assert "use_ranks" not in {b.key for b in at.button}
-
-
 def test_a_server_that_cannot_is_told_what_to_change() -> None:
     at = opened({"model": "llama-3-70b"}, "serve")
     asked = shown_plan(at)
     first, *_ = server_levers(asked)
-    assert "use_ranks" not in {b.key for b in at.button}  # the levers say it
     every = frame(opened({"model": "llama-3-70b"}, "serve", ("All changes",)), "change")
     assert {"the answers", "verdict"} <= set(every.columns)  # nobody trains here
     at.button(key=f"apply_serve_{first.name}").click().run()

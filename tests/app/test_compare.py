@@ -15,8 +15,8 @@ from memcore.evaluate import evaluate
 from memcore.explain.book import Book
 from memcore.plan.link import decode_pin, encode, encode_pin, pin_name
 from memcore.plan.plan import Plan
-from memcore.search.choices import own_price
 from memcore.search.levers import levers
+from memcore.search.prices import own_price
 from memcore.units import money_text, relative_text, seconds_text
 
 TWO, THREE = Plan(train={"zero": 2}), Plan(train={"micro_batch": 3})

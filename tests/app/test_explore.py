@@ -12,7 +12,6 @@ from memcore.evaluate import evaluate
 from memcore.explain.book import Book
 from memcore.plan.plan import Plan
 from memcore.report import Report
-from memcore.search.choices import table_of
 
 TIGHT = Plan(train={"checkpointing": "none"})
 QLORA = Plan(
@@ -165,21 +164,22 @@ def test_the_frontier_lies_between_what_fits_and_what_does_not() -> None:
         assert one.fits != other.fits
 
 
-def test_the_fewest_gpus_of_each_accelerator_are_booked() -> None:
-    """As `memplan solve gpus --users --every` lists them; the cheapest first."""
+def test_what_serves_stands_in_the_order_of_its_rent() -> None:
+    """The least rent of each accelerator; every row is what `evaluate` says of its plan."""
     plan = Plan(model="llama-3.3-70b", serve={"prompt_len": 32_768, "concurrency": 50})
-    found = shared.bookings(plan, False)
-    assert {c.gpu: c.gpus for c in found} == {
-        c.gpu: c.gpus for c in table_of(plan, names=exploring.accelerators(False))
-    }
-    rows = tables.bookings(found)
+    found = shared.servers(plan, False).best
+    rows = tables.servers(found)
+    rents = [row["USD an hour"] for row in rows]
+    assert rents == sorted(rents)
     assert [row["rank"] for row in rows] == sorted(row["rank"] for row in rows)
-    for c, row in list(zip(found, rows, strict=True))[:6]:
-        served = evaluate(c.booked.changed("run.price_per_gpu_hour", c.price)).serve
+    assert f"${rents[0]:,.2f}" in tables.server_text_of(found[0])
+    for p, row in list(zip(found, rows, strict=True))[:6]:
+        priced = p.plan.changed("run.price_per_gpu_hour", p.figures["price_per_gpu_hour"])
+        served = evaluate(priced).serve
         assert served
         assert served.fits
         assert (served.replicas, served.tp) == (row["replicas"], row["tensor parallel"])
-        assert c.each == pytest.approx(served.tpot_seconds)
+        assert row["tpot_seconds"] == pytest.approx(served.tpot_seconds)
         assert row["USD a million tokens"] == pytest.approx(served.cost_per_million_out)
         for key, ends in (("ttft", served.ttft_range), ("tpot", served.tpot_range)):
             assert [row[f"{key}_at_least"], row[f"{key}_at_most"]] == pytest.approx(ends)

@@ -17,7 +17,7 @@ from memcore import Report
 from memcore.evaluate import evaluate
 from memcore.plan.link import decode
 from memcore.plan.plan import Plan
-from memcore.search.choices import own_price
+from memcore.search.prices import own_price
 from memcore.units import (
     bytes_text,
     count_text,

@@ -164,7 +164,7 @@ def which_gpus_serve_it(open_app: Open) -> int:
     plan = hand.until("serve.concurrency", 50)
     hand.go("Explore")
     hand.press(hand.page.get_by_role("radio", name="On which GPUs"), "Space")
-    fit, tried = len(shared.bookings(plan, False)), len(exploring.accelerators(False))
+    fit, tried = len(shared.servers(plan, False).best), len(exploring.accelerators(False))
     assert 0 < fit < tried
     expect(hand.page.locator('[data-testid="stMain"]')).to_contain_text(
         f"{fit} of {tried} accelerators serve them"

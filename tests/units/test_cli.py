@@ -707,21 +707,3 @@ def test_evaluate_says_what_a_million_tokens_cost(memplan):
     for cost in (serve.cost_per_million_in, serve.cost_per_million_out):
         assert money_text(cost) in priced
     assert "A million tokens cost" not in memplan("evaluate", "-", given="{}").out
-
-
-def test_solve_lists_the_choices_for_so_many_users(memplan):
-    """GPU, ranks and replicas as a Pareto front; with --every the fewest GPUs of each."""
-    given = json.dumps({"model": "llama-3.1-70b", "serve": {"prompt_len": 2048}})
-    ran = memplan("solve", "gpus", "-", "--users", "128", "--json", given=given)
-    found = ran.json
-    assert len(found) > 3
-    assert [c["per_user"] for c in found] == sorted((c["per_user"] for c in found), reverse=True)
-    assert all(c["users"] * c["replicas"] >= 128 for c in found)
-    assert set(found[0]["changes"]) >= {"cluster.gpu", "cluster.gpus", "serve.tp"}
-    text = memplan("solve", "gpus", "-", "--users", "128", given=given).out
-    assert "tokens/s/GPU" in text
-    assert len(text.splitlines()) == len(found) + 1
-    every = memplan("solve", "gpus", "-", "--users", "128", "--every", given=given).out
-    assert len(every.splitlines()) > 40
-    refused = memplan("solve", "gpus", "-", "--users", "0", given=given)
-    assert (refused.status, "--users" in refused.err) == (2, True)

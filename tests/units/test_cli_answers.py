@@ -382,13 +382,13 @@ def test_an_axis_that_is_there_twice_is_refused(refused):
         (("search", "-", "--tpot", "0.1"), "--tpot"),
         (("search", "-", "--engine", "vllm"), "--engine"),
         (("search", "-", "--serve", "--thorough"), "--thorough"),
-        (("solve", "cluster.gpus", "-", "--users", "5"), "--users"),
+        (("solve", "cluster.gpus", "-", "--rate", "5"), "--rate"),
         (("solve", "micro_batch", "-", "--days", "5"), "--days"),
         (("solve", "cluster.gpus", "-", "--cost", "5"), "--cost"),  # no price
         (("evaluate", "-", "--csv", "--json"), "--json"),
         (("evaluate", "-", "--table", "ledger", "--json"), "--table"),
         (("sweep", "-", "--axis", "micro_batch=1", "--json", "--csv"), "--csv"),
-        (("solve", "gpus", "-", "--users", str(10**14)), "--users"),
+        (("search", "-", "--serve", "--users", str(10**14)), "--users"),
         (("search", "-", "--serve", "--users", "0"), "--users"),
     ],
 )

@@ -6,9 +6,8 @@ import json
 import pytest
 
 from memcore import Plan, PlanError, cli, evaluate, search_servers
-from memcore.search.choices import choices, table_of
-from memcore.search.servers import EACH, FIRST, MORE
-from memcore.search.solve import Targets
+from memcore.search.servers import EACH, FIRST, MORE, fewest_for_users
+from memcore.search.solve import Targets, serving_limit
 from memcore.timing.certainty import apart_serving
 
 SERVE = {"prompt_len": 32_768, "output_len": 1024, "concurrency": 50}
@@ -43,7 +42,7 @@ def test_each_accelerator_has_its_best_and_a_reason_where_there_is_none():
     assert found.nowhere == {"rtx-4060-laptop-8gb": "memory"}
     assert found.evaluated == found.fits + sum(found.excluded.values())
     assert all(p.trains == "training" for p in found.best)
-    scores = [p.figures["cost_per_request"] for p in found.best]
+    scores = [p.figures["cost_per_hour"] for p in found.best]
     assert scores == sorted(scores)
 
 
@@ -124,9 +123,8 @@ def test_what_is_too_slow_is_not_called_too_dear():
 
 @pytest.mark.parametrize("users", [-1, 10**14])
 def test_more_users_than_a_plan_says_are_refused(users):
-    for asks in (search_servers, table_of, choices):
-        with pytest.raises(PlanError, match="users"):
-            asks(PLAN, users=users)
+    with pytest.raises(PlanError, match="users"):
+        search_servers(PLAN, users=users)
 
 
 def test_no_more_gpus_and_money_than_are_allowed():
@@ -154,7 +152,7 @@ def test_one_command_answers(capsys):
     said = capsys.readouterr().out
     assert "50 users at once" in said
     assert "Not on: rtx-4060-laptop-8gb (memory)" in said
-    assert "cannot be told apart" in said
+    assert "Fewest GPUs, least time and cost" in said
     assert cli.main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {p["figures"]["gpu"] for p in found["best"]} == set(GPUS[:3])
@@ -182,3 +180,70 @@ def test_a_search_can_be_stopped():
     found = search_servers(PLAN, gpus=GPUS, progress=progress)
     assert found.stopped
     assert {p.figures["gpu"] for p in found.best} == {GPUS[0]}
+
+
+OWN = Plan.of(
+    {
+        "model": "llama-3.1-70b",
+        "serve": {"prompt_len": 2048, "output_len": 512, "concurrency": 48},
+        "run": {"price_per_gpu_hour": 2.5},
+    }
+)
+
+
+@pytest.mark.parametrize("targets", [Targets(), Targets(tpot=0.02)], ids=["any", "tpot"])
+def test_no_fewer_replicas_would_do(targets):
+    """Each number of replicas of each number of ranks, one by one."""
+    found = search_servers(
+        OWN, gpus=["h100-sxm-80gb"], engines=["vllm"], targets=targets, listed=99
+    )
+    least = {}
+    for point in found.best:
+        tp, replicas = point.figures["tp"], point.figures["replicas"]
+        least[tp] = min(replicas, least.get(tp, replicas))
+    assert least
+    for tp, fewest in least.items():
+        for n in range(1, fewest):
+            changes = {"cluster.gpus": n * tp, "serve.tp": tp, "serve.concurrency": -(-48 // n)}
+            plan = OWN.with_changes(changes | {"serve.arrivals": "closed"})
+            assert serving_limit(plan, targets)
+
+
+def test_of_the_plan_s_own_gpu_the_price_is_the_plan_s():
+    (own, *_) = search_servers(OWN, gpus=["h100-sxm-80gb"]).best
+    assert (own.figures["price_per_gpu_hour"], own.figures["price_source"]) == (2.5, "the plan")
+
+
+@pytest.mark.parametrize("tpot", [None, 0.02])
+@pytest.mark.parametrize("users", [4, 300])
+def test_fewest_gpus_for_users(users, tpot):
+    targets = Targets(tpot=tpot)
+    plan = Plan.of({"model": "llama-3-70b", "serve": {"concurrency": users}})
+    found = fewest_for_users(plan, targets)
+    asked = {"gpus": ["h100-sxm-80gb"], "engines": [plan.engine], "listed": 999}
+    every = search_servers(plan, targets=targets, **asked).best
+    assert found.value == found.plan.cluster.gpus == min(p.figures["gpus"] for p in every)
+    assert not serving_limit(found.plan, targets)
+    assert found.limit == ("tpot" if tpot else "memory")
+
+
+def test_fewest_gpus_for_users_where_none_do_say_why():
+    found = fewest_for_users(Plan.of({"model": "llama-3-8b"}), Targets(tpot=1e-6))
+    assert (found.value, found.limit) == (0, "tpot")
+
+
+def test_a_million_tokens_cost_what_the_replica_costs_meanwhile():
+    s = evaluate(OWN.changed("serve.tp", 4)).serve
+    hour = 2.5 * s.gpus_per_replica
+    assert s.cost_per_million_out == pytest.approx(hour / 3600 / s.decode_tokens_per_second * 1e6)
+    read = s.prompt_token_seconds * 2048
+    assert read <= s.ttft_seconds
+    assert s.cost_per_million_in == pytest.approx(hour / 3600 * s.prompt_token_seconds * 1e6)
+    for arrivals in ("poisson", "closed"):  # a request in and out is the rent of its share
+        s = evaluate(OWN.changed("serve.tp", 4).changed("serve.arrivals", arrivals)).serve
+        each = 2048 * s.prompt_token_seconds + OWN.serve.output_len * s.output_token_seconds
+        assert each * s.tokens_per_second / OWN.serve.output_len == pytest.approx(1)
+    s = evaluate(OWN.changed("serve.tp", 4)).serve
+    free = evaluate(OWN.changed("serve.tp", 4).changed("run.price_per_gpu_hour", 0.0)).serve
+    assert free.cost_per_million_in is free.cost_per_million_out is None
+    assert free.output_token_seconds == s.output_token_seconds

@@ -9,7 +9,6 @@ from memcore.search.solve import (
     largest_concurrency,
     last,
     longest_context,
-    on_ranks,
 )
 from memcore.serving.serve import serve
 
@@ -57,25 +56,6 @@ def test_the_most_sequences(targets):
     found = largest_concurrency(LONG, targets)
     assert does(found.plan, targets)
     assert not does(found.plan.changed("serve.concurrency", found.value + 1), targets)
-
-
-def test_the_fewest_ranks_that_serve_what_is_asked():
-    found = on_ranks(BIG)
-    assert found == BIG.changed("serve.tp", found.serve.tp)
-    assert does(found)
-    assert not does(BIG.changed("serve.tp", found.serve.tp // 2))
-    quick = on_ranks(BIG, Targets(tpot=0.02))
-    assert does(quick, Targets(tpot=0.02))
-    assert quick.serve.tp > found.serve.tp
-
-
-def test_the_most_sequences_where_no_ranks_serve_all():
-    asked = BIG.changed("serve.concurrency", 100_000)
-    found = on_ranks(asked)
-    most = [largest_concurrency(asked.changed("serve.tp", n)).value for n in (1, 2, 4, 8)]
-    assert found.serve.concurrency == max(most)
-    assert found.serve.tp == 8
-    assert on_ranks(BIG.changed("cluster.gpus", 1)) is None
 
 
 def test_nothing_where_nothing_fits():

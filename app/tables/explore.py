@@ -92,7 +92,7 @@ def servers(found: Sequence[Point], calibrated: bool = False) -> Rows:
 
 SERVER_COLUMNS = (
     *("rank", "GPU", "GPUs", "USD an hour", "USD a million tokens", "first token", "per token"),
-    *BESIDE.values(),
+    *CALIBRATED.values(),
     *("tensor parallel", "replicas", "users of one", "tokens/s of one", "price of"),
 )
 

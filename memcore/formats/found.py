@@ -299,6 +299,11 @@ class Draft:
         """What the programs do where no file said it."""
         for decide in self.later:
             decide(self, around)
+        if self.batch:  # what follows from the batch of all ranks is no program's default
+            steps = (MICRO_BATCH, "train.grad_accumulation")
+            for path, other in (steps, steps[::-1]):
+                if other in self.fields and path not in self.fields:
+                    self.defaults.pop(path, None)
         for path, (value, key) in self.defaults.items():
             self.put(path, value, key, f"not said: {value}")
         if self.each > 1:

@@ -25,7 +25,15 @@ STARTS = (  # which take every GPU that they see
 def nodes(command: Sequence[str]) -> int:
     """On how many machines a command starts processes; 0 where it does not say it."""
     keys = Keys(options(command)[1])
-    return Draft().count(keys, "nnodes", "num_machines", "nodes", "N", "num_nodes")
+    said = Draft().count(keys, "nnodes", "num_machines", "nodes", "N", "num_nodes")
+    return said or _variable(command, "NNODES")
+
+
+def _variable(command: Sequence[str], name: str) -> int:
+    """A number in a variable that LLaMA-Factory's and ms-swift's commands, which start torchrun
+    themselves, go by (LLaMA-Factory 0.9.5: launcher.py; ms-swift 4.6: cli/utils.py)."""
+    found = [re.fullmatch(rf"{name}=['\"]?(\d{{1,6}})['\"]?", word) for word in command]
+    return next((int(number[1]) for number in found if number), 0)
 
 
 def read(command: Sequence[str], draft: Draft) -> None:
@@ -34,6 +42,7 @@ def read(command: Sequence[str], draft: Draft) -> None:
     keys = Keys(given)
     draft.nodes = max(draft.nodes, nodes(command))
     each = draft.count(keys, "nproc_per_node", "num_gpus", "ntasks_per_node")
+    each = each or _variable(command, "NPROC_PER_NODE")
     for option in ("gres", "gpus_per_node"):
         # --gres=gpu:a100:4, --gpus-per-node=a100:4
         if not each and (found := re.search(r"(?:^|:)(\d+)", str(given.get(option, "")))):

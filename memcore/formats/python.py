@@ -77,9 +77,14 @@ def value(node: ast.expr, constants: Mapping[str, Any]) -> Any:
             found = [value(each, constants) for each in node.elts]
             return found if found and None not in found else None
         case ast.Dict():
-            keys = [value(each, constants) if each else None for each in node.keys]
-            values = [value(each, constants) for each in node.values]
-            return {k: v for k, v in zip(keys, values, strict=True) if isinstance(k, str)}
+            pairs: dict[str, Any] = {}
+            for key, each in zip(node.keys, node.values, strict=True):
+                name, said = value(key, constants) if key else None, value(each, constants)
+                if key is None and isinstance(said, Mapping):  # **more
+                    pairs |= said
+                elif isinstance(name, str):
+                    pairs[name] = said
+            return pairs
         case ast.UnaryOp():
             inner = value(node.operand, constants)
             if isinstance(node.op, ast.Not):
@@ -90,6 +95,20 @@ def value(node: ast.expr, constants: Mapping[str, Any]) -> Any:
         case ast.Call():
             return _called(node, constants)
     return None
+
+
+def spread(call: ast.Call, constants: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What a call is given as **mapping, where constants make that mapping; and how it writes those
+    of which nothing is known."""
+    found, unknown = dict[str, Any](), list[str]()
+    for each in call.keywords:
+        if each.arg is None:
+            said = value(each.value, constants)
+            if isinstance(said, Mapping):
+                found |= said
+            else:
+                unknown.append(f"**{ast.unparse(each.value)[:40]}")
+    return found, unknown
 
 
 def _number(found: Any) -> bool:
@@ -113,7 +132,8 @@ def _called(node: ast.Call, constants: Mapping[str, Any]) -> Any:
     if last in SUPPORTED:
         return True
     if function == "dict":
-        return {k.arg: value(k.value, constants) for k in node.keywords if k.arg}
+        more, _ = spread(node, constants)
+        return more | {k.arg: value(k.value, constants) for k in node.keywords if k.arg}
     if last in READS and function.startswith("os.") and len(node.args) == 2:
         return value(node.args[1], constants)
     if function in CONVERTS and len(node.args) == 1:

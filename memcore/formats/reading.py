@@ -27,6 +27,7 @@ from memcore.formats import (
     neox,
     ollama,
     openrlhf,
+    overrides,
     placement,
     recipes,
     registry,
@@ -191,6 +192,7 @@ def read_files(
     Raises PlanError where no file is of a known kind, or none says which model.
     """
     draft = Draft()
+    texts = overrides.applied(texts)
     readers = {text.name: _reader(text) for text in texts}
     _join(texts, readers)
     kinds = {name: kind for name, (_, kind, _) in readers.items()}

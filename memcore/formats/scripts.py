@@ -53,9 +53,11 @@ def settings(content: str) -> dict[str, Any]:
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func).rpartition(".")[2]
-        given = {k.arg: python.value(k.value, constants) for k in node.keywords if k.arg}
+        given, unknown = python.spread(node, constants)
+        given |= {k.arg: python.value(k.value, constants) for k in node.keywords if k.arg}
         said = {NAMES.get(n, n): v for n, v in given.items() if v is not None}
         if TRAINS.search(called) or called in SETS_UP:
+            computed += unknown if TRAINS.search(called) else []
             computed += sorted(
                 name
                 for name in trainer.HF.names["decide"] & given.keys()

@@ -370,6 +370,7 @@ HUGE = 160 * GiB  # of a GPU on which vLLM reads more tokens at once
 OFFLINE = "LLM"  # vLLM's class that has a batch of prompts, and no clients
 BESIDE = {"KvCacheConfig", "SpeculativeConfig"}  # whose values are the engine's
 ENVIRONMENT = Program("environment")
+OF_CACHE = "kv_cache_dtype"  # what KvCacheConfig calls dtype
 
 
 def called(content: str) -> tuple[Server, dict[str, Any]] | None:
@@ -382,21 +383,39 @@ def called(content: str) -> tuple[Server, dict[str, Any]] | None:
     calls = server.names["calls"]
     tree, found = module(content), dict[str, Any]()
     constants = python.constants(tree)
+    made = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for target in node.targets
+        if isinstance(target, ast.Name) and _last(node.value) in {*calls, *BESIDE}
+    }
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        function = ast.unparse(node.func).rpartition(".")[2]
+        function = _last(node)
         if function == OFFLINE:
             found[OFFLINE] = server.engine == server.label == VLLM
         if function in calls and node.args:
             found.setdefault("model", python.value(node.args[0], constants))
         if function in calls | BESIDE:
+            said_of, unknown = python.spread(node, constants)
+            found |= said_of | dict.fromkeys(unknown, True)
             for each in node.keywords:
                 if each.arg:
+                    key = (
+                        OF_CACHE if (function, each.arg) == ("KvCacheConfig", "dtype") else each.arg
+                    )
                     said = python.value(each.value, constants)
-                    unset = None if isinstance(each.value, ast.Call) else f"{UNSET}{each.arg}"
-                    found[each.arg] = unset if said is None and not _none(each.value) else said
+                    read = isinstance(each.value, ast.Name) and each.value.id in made
+                    unset = None if isinstance(each.value, ast.Call) or read else f"{UNSET}{key}"
+                    found[key] = unset if said is None and not _none(each.value) else said
     return (server, found) if any(found.values()) else None
+
+
+def _last(call: ast.Call) -> str:
+    """What a call calls, without what it is of."""
+    return ast.unparse(call.func).rpartition(".")[2]
 
 
 def _none(node: ast.expr) -> bool:

@@ -9,6 +9,7 @@ begin at many places and fail at the end of each.
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import json
 import operator
@@ -88,15 +89,18 @@ UNSET = "$"  # what a value begins with that the text does not say
 
 @dataclass(frozen=True)
 class Text:
-    """A file, or what somebody pasted: what to call it, and what it says."""
+    """A file, or what somebody pasted: what to call it, and what it says. given: what the command
+    that names the file says in place of it, by dotted keys."""
 
     name: str
     content: str
+    given: tuple[tuple[str, str], ...] = ()
 
     @functools.cached_property
     def document(self) -> Mapping[str, Any] | None:
         """Its keys and values, where it is JSON, TOML or YAML."""
-        return _document(self.content)
+        found = _document(self.content)
+        return found if found is None or not self.given else _overridden(found, self.given)
 
     @functools.cached_property
     def commands(self) -> tuple[tuple[str, ...], ...]:
@@ -224,6 +228,33 @@ def _document(content: str) -> Mapping[str, Any] | None:
         if isinstance(found, dict) and all(isinstance(key, str) for key in found):
             return _resolved(found) if "${" in content else found
     return None
+
+
+def _overridden(document: Mapping[str, Any], given: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """A document with other values at some dotted keys, each read as YAML has it."""
+    found = copy.deepcopy(dict(document))
+    for path, value in given:
+        inner, (*sections, last) = found, path.split(".")[:MAX_DEPTH]
+        for name in sections:
+            key = _spelled(inner, name)
+            if not isinstance(inner.get(key), dict):
+                inner[key] = {}
+            inner = inner[key]
+        inner[_spelled(inner, last)] = _read_value(value)
+    return found
+
+
+def _spelled(section: Mapping[str, Any], name: str) -> str:
+    """A key as a section writes it: with '-' or with '_'."""
+    plain = name.replace("-", "_")
+    return next((key for key in section if str(key).replace("-", "_") == plain), name)
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return _read_as(_yaml, text)
+    except ValueError:
+        return text
 
 
 # What a file's name ends in, how it is read, and what it is called.
@@ -506,6 +537,10 @@ def several(text: Text) -> dict[str, tuple[str, ...]]:
             found[name] = {}
         elif "$" not in plain:
             found.setdefault(name, {})[plain] = None
+    for name, values in _LOOPS.findall(content):
+        found.setdefault(name, {}).update(dict.fromkeys(values.split()))
+    for name, value in _perhaps(content):
+        found.setdefault(name, {}).update({"": None, value: None})
     used: dict[str, list[str]] = {}
     for option, name in _USED.findall(content):
         used.setdefault(name, []).append(option)
@@ -521,8 +556,25 @@ def several(text: Text) -> dict[str, tuple[str, ...]]:
     return options
 
 
+def _perhaps(content: str) -> list[tuple[str, str]]:
+    """Variables to which a branch adds options, and these."""
+    found, depth = [], 0
+    for line in content.split("\n"):
+        begins = _BRANCH.match(line)
+        if begins and begins[1] == "if" and not re.search(r"\bfi\b", line):
+            depth += 1
+        elif begins and begins[1] == "fi":
+            depth -= 1
+        for name, more, value in _ASSIGNED.findall(line) if depth > 0 else ():
+            plain = " ".join(value.strip("()\"'").split())
+            if more and plain.startswith("-"):
+                found.append((name, plain))
+    return found
+
+
 _MADE = re.compile(r"^([A-Za-z_]\w*)[ \t]*[?:]=(.*)$", re.MULTILINE)
 _UNIT = re.compile(r"^Environment=(.*)$", re.MULTILINE)
+_EXPR = re.compile(r"(?:\$\(|`)[ \t]*expr[ \t]+([\w \t+*/%$\\-]{1,100})(?:\)|`)")
 _SUBSTITUTED = re.compile(r"\$\((?!\()([\w./-]*+)[^()\n]*+\)|(?<=[ =])`([\w./-]++)[ |][^`\n]*+`")
 _FOLDERS = re.compile(r"(?<=[\w.:])\\(?=[\w.])")
 
@@ -536,6 +588,7 @@ def _shell(content: str) -> str:
         )
         content = re.sub(r"\$\((\w+)\)|\{\{ *(\w+) *\}\}", r"${\1\2}", content)
     content = _UNIT.sub(lambda found: "\n".join(_words(found[1])), content)
+    content = _EXPR.sub(lambda found: f"$(({found[1].replace(chr(92), '')}))", content)
     content = _FOLDERS.sub("/", content)
     return _SUBSTITUTED.sub(lambda found: f"$({found[1] or found[2] or ''})", content)
 
@@ -564,13 +617,19 @@ _BRANCHES = re.compile(
 )
 
 
-_CONSTANT = re.compile(r"(?:export[ ]+)?([A-Za-z_]\w*)=[\"']?([\w./-]{0,80})[\"']?;?[ \t]*")
+# A variable that is set to a constant, or to what it is where nobody gives another.
+_CONSTANT = re.compile(
+    r"(?:export[ ]+)?([A-Za-z_]\w*)="
+    r"[\"']?(?:\$\{[A-Za-z_]\w{0,80}:?[-=]([\w./-]{0,80})\}|([\w./-]{0,80}))[\"']?;?[ \t]*"
+)
 _SET_ANY = re.compile(r"\b([A-Za-z_]\w*)\+?=|\b(?:for|read)[ \t]++(?:-\w+[ \t]++)*+([A-Za-z_]\w*)")
 _BRANCH = re.compile(r"\s*(if|elif|else|fi)\b")
 _ASKS = re.compile(
-    r"\s*(?:el)?if\s+\[\[?\s+[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?\s*(==?|!=|-[egnl][qte])\s*"
-    r"[\"']?([\w./-]*)[\"']?\s+\]\]?\s*(?:;\s*then)?\s*"
+    r"\s*(?:el)?if\s+\[\[?\s+(?:(-[nz])\s+)?[\"']?\$\{?([A-Za-z_]\w*)(:?-[\w./-]*)?\}?[\"']?\s*"
+    r"(?:(==?|!=|-[egnl][qte])\s*[\"']?([\w./-]*)[\"']?)?\s+\]\]?\s*(?:;\s*then)?\s*"
 )
+# What is done, or not, by what stands before it on its line.
+_AND = re.compile(r"([ \t]*+\[\[?[ \t][^\n&|;]{1,200}[ \t]\]\]?)[ \t]*+&&[ \t]*+(?=\S)")
 _ORDERS: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,
     "-ne": operator.ne,
@@ -584,7 +643,7 @@ _ORDERS: Mapping[str, Callable[[int, int], bool]] = {
 def _taken(content: str) -> str:
     """A script without the branches of `if` that are not taken, where it sets what they ask for
     itself, once and whatever it is given."""
-    if not re.search(r"^[ \t]*fi\b", content, re.MULTILINE):
+    if not re.search(r"^[ \t]*fi\b|\][ \t]*&&", content, re.MULTILINE):
         return content
     times = Counter(name or looped for name, looped in _SET_ANY.findall(content))
     constants: dict[str, str] = {}
@@ -593,29 +652,43 @@ def _taken(content: str) -> str:
     for line in content.split("\n"):
         begins = _BRANCH.match(line)
         word = begins[1] if begins else ""
+        if does := _AND.match(line):
+            condition, rest = f"if {does[1].strip()}", line[does.end() :]
+            holds = _holds(condition, constants, times)
+            line = f"{condition}; then\n{rest}\nfi" if holds is None else rest * holds
         if word == "if" and not re.search(r"\bfi\b", line):
-            branches.append([_holds(line, constants)])
+            branches.append([_holds(line, constants, times)])
         elif word in ("elif", "else", "fi") and not branches:
             return content
         elif word == "fi":
             branches.pop()
         elif word in ("elif", "else"):
             before = branches[-1]
-            other = _holds(line, constants) if word == "elif" else None if None in before else True
+            other = None if None in before else True
+            if word == "elif":
+                other = _holds(line, constants, times)
             before.append(False if True in before else other)
         elif not branches and (set_to := _CONSTANT.fullmatch(line)) and times[set_to[1]] == 1:
-            constants[set_to[1]] = set_to[2]
+            constants[set_to[1]] = set_to[2] if set_to[3] is None else set_to[3]
         if all(each[-1] is not False for each in branches):
             lines.append(line)
     return content if branches else "\n".join(lines)
 
 
-def _holds(line: str, constants: Mapping[str, str]) -> bool | None:
-    """Whether a branch of `if` is taken; None where the script does not settle it."""
+def _holds(line: str, constants: Mapping[str, str], times: Mapping[str, int]) -> bool | None:
+    """Whether a branch of `if` is taken, of a variable that the script sets, or that it says the
+    value of where nobody else does; None where it does not settle it."""
     asked = _ASKS.fullmatch(line[:400])
-    if not asked or asked[1] not in constants:
+    if not asked or bool(asked[1]) == bool(asked[4]):
         return None
-    value, sign, other = constants[asked[1]], asked[2], asked[3]
+    empty, name, otherwise, sign, other = asked.groups()
+    value = constants.get(name)
+    if value is None and otherwise and not times.get(name):
+        value = otherwise.lstrip(":")[1:]
+    if value is None:
+        return None
+    if empty:
+        return bool(value) == (empty == "-n")
     if sign not in _ORDERS:
         return (value == other) == (sign != "!=")
     whole = value.isdecimal() and other.isdecimal() and len(value + other) <= 40
@@ -642,11 +715,31 @@ def _without_comment(line: str) -> str:
 def _script(content: str, given: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """The commands of a script, with the variables that it sets itself and those that are given."""
     content = _continued(content)
+    variables = _variables(content, given)
+    lines = _split(_expanded(_ASSIGNED.sub(_own_lines, content), variables))
+    arrays = [
+        tuple(_words(_expanded(value, variables)))
+        for value in variables.values()
+        if re.match(r"\s*--?[A-Za-z]", value)
+    ]
+    return (*lines[:MAX_COMMANDS], *arrays)
+
+
+# A loop over constants.
+_LOOPS = re.compile(
+    r"^[ \t]*+for[ \t]+([A-Za-z_]\w{0,80})[ \t]+in[ \t]++((?:[\w./:-]{1,200}[ \t]*+){1,50})(?:;|$)",
+    re.MULTILINE,
+)
+
+
+def _variables(content: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a script sets itself, and those that are given."""
     asked = dict(_OF_SLURM.findall(content))
     variables = {name: asked[option] for name, option in SLURM.items() if option in asked}
     if placed := _OF_SKYPILOT.search(content):
         variables["SKYPILOT_NUM_GPUS_PER_NODE"] = placed[1]
     variables |= given
+    variables |= {name: values.split()[-1] for name, values in _LOOPS.findall(content)}
     for name, more, value in _ASSIGNED.findall(content):
         value = re.sub(r"\s+", " ", value[1:-1] if value[:1] in ('"', "'", "(") else value)
         if variables.get(name) and _unsaid(value, variables):
@@ -658,13 +751,40 @@ def _script(content: str, given: Mapping[str, str]) -> tuple[tuple[str, ...], ..
             if before and name in variables:  # X="$X more"
                 value = value.replace(before[0], variables[name])
         variables[name] = f"{variables.get(name, '')} {value}" if more else value
-    lines = _split(_expanded(_ASSIGNED.sub(_own_lines, content), variables))
-    arrays = [
-        tuple(_words(_expanded(value, variables)))
-        for value in variables.values()
-        if re.match(r"\s*--?[A-Za-z]", value)
-    ]
-    return (*lines[:MAX_COMMANDS], *arrays)
+    return variables
+
+
+_WRITES = re.compile(
+    r"^[ \t]*+(?:cat|tee)\b[^\n<]{0,200}<<-?[ \t]*([\"'\\]?)(\w{1,40})[\"']?([^\n]{0,200})\n"
+    r"(.*?)\n[ \t]*+\2[ \t]*+$",
+    re.MULTILINE | re.DOTALL,
+)
+_WRITTEN = re.compile(
+    r"(?<![&\d>])>[ \t]*([^\s>|;&]{1,200})|\btee[ \t]+([^\s<>|;&-][^\s<>|;&]{0,200})"
+)
+
+
+def written(text: Text) -> tuple[Text, list[Text]]:
+    """A script without the documents that it writes to files (`cat > ds.json <<EOF`), and those."""
+    if "<<" not in text.content or text.is_long:
+        return text, []
+    variables = _variables(_continued(text.content), {})
+    found: list[Text] = []
+
+    def taken(match: re.Match[str]) -> str:
+        quoted, _, after, body = match.groups()
+        named = _WRITTEN.search(match[0].split("<<")[0]) or _WRITTEN.search(after)
+        if named is None:
+            return match[0]
+        name = _expanded((named[1] or named[2]).strip("\"'"), variables)
+        one = Text(PurePosixPath(name).name, body if quoted else _expanded(body, variables))
+        if one.document is None:
+            return match[0]
+        found.append(one)
+        return ""
+
+    rest = _WRITES.sub(taken, text.content)
+    return (Text(text.name, rest), found) if found else (text, [])
 
 
 def _containers(documents: Sequence[Any]) -> list[Mapping[str, Any]]:

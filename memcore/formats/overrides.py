@@ -1,0 +1,87 @@
+"""Overrides: what texts of one job say of each other before any of them is read. A script writes
+files of its own, and a command says options in place of the file that it names.
+
+Sources, each of which puts the command's options over its file's: trl 1.16's TrlParser, vLLM 0.33's
+utils/argparse_utils.py, torchtitan 0.2.2's config/manager.py, torchtune 0.6.1's config/_parse.py,
+LLaMA-Factory 0.9.5's hparams/parser.py, axolotl 0.13's cli/utils, Hydra 1.3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from memcore.formats.launchers import BY_FILE, OTHER_FILES
+from memcore.formats.texts import Text, options, written
+
+# Programs whose words after them are their own, in place of a module's or a script's.
+PROGRAMS = {*BY_FILE, "vllm", "automodel"} - {"torchrun", "accelerate", "deepspeed", "srun", "uv"}
+NAMES_FILE = re.compile(r"-c|--(?:[\w.-]*[._-])?config(?:[_-]?(?:file|path))?")
+# Options of what starts processes, which stand among the others.
+OF_LAUNCH = {
+    *("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "standalone"),
+    *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "num_processes", "num_machines", "num_gpus"),
+    *("main_process_port", "machine_rank", "accelerate_config", "config", "config_name", "module"),
+    *("config_file", "config_path", "config_dir", "c", "m", "launcher", "hostfile", "include"),
+}
+SETS = re.compile(r"\+{0,2}([A-Za-z][\w.-]*)=(.*)", re.DOTALL)
+
+
+def applied(texts: Sequence[Text]) -> list[Text]:
+    """The texts, those that scripts among them write, and each with what a command says over it."""
+    found: list[Text] = []
+    names = {PurePath(text.name).name for text in texts}
+    for text in texts:
+        script, files = written(text) if text.document is None else (text, [])
+        found += [script, *(file for file in files if file.name not in names)]
+        names |= {file.name for file in files}
+    by_name = {PurePath(text.name).name: text.name for text in found if text.document is not None}
+    given: dict[str, list[tuple[str, str]]] = {}
+    for text in found:
+        if by_name and text.document is None:
+            for command in text.commands:
+                file, pairs = _over(command, by_name)
+                if pairs:
+                    given.setdefault(file, []).extend(pairs)
+    return [
+        Text(text.name, text.content, tuple(given[text.name])) if text.name in given else text
+        for text in found
+    ]
+
+
+def _over(command: Sequence[str], by_name: dict[str, str]) -> tuple[str, list[tuple[str, str]]]:
+    """The file that a command reads its options from, and what it says in place of it."""
+    for at, word in enumerate(command):
+        option, equals, value = word.partition("=")
+        before = option if equals else command[at - 1] if at else ""
+        file = by_name.get(PurePath(value if equals else word).name, "")
+        if (
+            not file
+            or before in OTHER_FILES
+            or (before[:1] == "-" and not NAMES_FILE.fullmatch(before))
+        ):
+            continue
+        starts = [
+            n
+            for n, each in enumerate(command[:at])
+            if each.endswith(".py")
+            or each.rpartition("/")[2] in PROGRAMS
+            or (n and command[n - 1] in ("-m", "--module"))
+        ]
+        if not starts:
+            return "", []
+        words = [*command[starts[-1] + 1 : at], *command[at + 1 :]]
+        sets = [set_to for each in words if (set_to := SETS.fullmatch(each))]
+        rest = options(each for each in words if not SETS.fullmatch(each))[1]
+        pairs = {name: _text(value) for name, value in rest.items()}
+        pairs |= {set_to[1]: set_to[2] for set_to in sets}
+        return file, [(k, v) for k, v in pairs.items() if k not in OF_LAUNCH]
+    return "", []
+
+
+def _text(value: str | bool | list[str]) -> str:
+    """An option's value as YAML has it."""
+    if isinstance(value, list):
+        return f"[{', '.join(value)}]"
+    return value if isinstance(value, str) else "true"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memcore.words.word import Word
+from memcore.words.word import Word, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,39 +33,7 @@ SOURCE = (
     "for Triton on Hopper the layouts of triton_kernels (tensor_details/layout_details/"
     "hopper_value.py and hopper_scale.py)"
 )
-BACKENDS = {
-    PLAIN: ExpertBackend("Plain", "Nothing is padded, as files have them."),
-    TRITON: ExpertBackend(
-        "Triton",
-        "OpenAI's triton_kernels, which vLLM takes on Hopper: widths in multiples of 64, scales "
-        "laid out for the tensor cores, biases in fp32.",
-        inner=64,
-        outputs=128,
-        scales=256,
-        bias="fp32",
-    ),
-    MARLIN: ExpertBackend(
-        "Marlin",
-        "4-bit values are widened in the kernel, on any NVIDIA GPU since Ampere: widths in "
-        "multiples of 128, the hidden size of 256.",
-        inner=128,
-        hidden=256,
-    ),
-    TRTLLM: ExpertBackend(
-        "TensorRT-LLM",
-        "FlashInfer's trtllm-gen kernels, which vLLM takes on B200 and its like: both in multiples "
-        "of 256, biases in fp32.",
-        inner=256,
-        hidden=256,
-        bias="fp32",
-    ),
-    CUTLASS: ExpertBackend(
-        "CUTLASS", "FlashInfer's CUTLASS kernels: both in multiples of 128.", inner=128, hidden=128
-    ),
-    AITER: ExpertBackend(
-        "AITER", "AMD's kernels: both in multiples of 256.", inner=256, hidden=256
-    ),
-}
+BACKENDS = table("backends", ExpertBackend)
 CHOICES: dict[str, Word] = {
     AUTO: Word(
         "Auto",

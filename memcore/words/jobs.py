@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.words.word import Word
+from memcore.words.word import Word, table
 
 # As Hugging Face's Trainer runs adapters with bf16=True, whole on every GPU: LoRA over weights in
 # 16 bits; QLoRA under autocast, as what is not quantized is fp32 then. Its compute_loss returns the
@@ -21,11 +21,7 @@ SHARES = {"serve.memory_utilization": 0.5}
 KIND = ("job", "train.adapter", "together.kind")  # the fields that make a job what it is
 ANY, TRAIN, SERVE, RL = "any", "train", "serve", "rl"
 # What a plan is about, as its field `job` says; RL follows from together.kind.
-ABOUT: Mapping[str, Word] = {
-    ANY: Word("Training and serving", "Not said: both are answered, training first."),
-    TRAIN: Word("Training", "Training is what is answered; with an engine beside it, RL is."),
-    SERVE: Word("Serving", "A server is what is answered, and no training."),
-}
+ABOUT: Mapping[str, Word] = table("about", Word)
 VIEWS = {SERVE: "serve", RL: "together"}  # the page of the app that opens for it, if not the first
 JOBS: Mapping[str, Mapping[str, Any]] = {
     "pretrain": {"job": TRAIN, "train.adapter": "none", "run.tokens": 1_000_000_000_000},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memcore.words.word import Word
+from memcore.words.word import Word, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,59 +67,4 @@ UNMASTERED = {
 }
 PURE = ("bf16-pure", "fp16-pure")  # one 16-bit dtype for every copy
 
-PRECISIONS = {
-    "fp32": Word("fp32", "Everything in fp32: 16 bytes per parameter with AdamW."),
-    "fp16-mixed": Word(
-        "fp16 mixed",
-        "fp16 arithmetic with a scaled loss, fp32 master weights and fp32 Adam moments.",
-    ),
-    "bf16-mixed": Word(
-        "bf16 mixed", "bf16 arithmetic with fp32 master weights and fp32 Adam moments."
-    ),
-    "bf16-autocast": Word(
-        "bf16 autocast",
-        "fp32 parameters under torch.autocast, which casts weights and inputs to bf16 as it goes.",
-    ),
-    "bf16-pure": Word(
-        "bf16 pure", "Everything in bf16, moments included: 8 bytes per parameter with AdamW."
-    ),
-    "fp16-pure": Word(
-        "fp16 pure",
-        "Everything in fp16, moments included, with no scaled loss: for adapters on GPUs without "
-        "bf16.",
-    ),
-    "fp8-mixed": Word(
-        "fp8 mixed",
-        "Transformer Engine's products read fp8, one scale for each tensor, found as it goes: bf16 "
-        "weights with cached fp8 copies beside them, which take memory to save time; attention, "
-        "norms, embedding and head in bf16.",
-    ),
-    "fp8-delayed": Word(
-        "fp8, delayed scaling",
-        "The same with scales from a history of largest values: Megatron's default recipe.",
-    ),
-    "fp8-params": Word(
-        "fp8 parameters",
-        "fp8 with one scale for each tensor, and no bf16 copy of the layers' matrices "
-        "(Megatron's --fp8-param-gather).",
-    ),
-    "mxfp8": Word(
-        "MXFP8",
-        "Transformer Engine's products read fp8 with a scale for each 32 values, on Blackwell: "
-        "bf16 weights with cached fp8 copies along rows and along columns.",
-    ),
-    "mxfp8-params": Word(
-        "MXFP8 parameters",
-        "MXFP8 without a bf16 copy of the layers' matrices (Megatron's --fp8-param-gather with "
-        "--reuse-grad-buf-for-mxfp8-param-ag).",
-    ),
-    "float8-tensorwise": Word(
-        "float8, tensorwise",
-        "torchao's float8 (torchtitan's default recipe): the layers' linear products read fp8, one "
-        "scale for each tensor. Weights are gathered in fp8; fp32 shards and the head stay.",
-    ),
-    "float8-rowwise": Word(
-        "float8, rowwise",
-        "torchao's float8 with a scale for each row; weights are gathered in bf16.",
-    ),
-}
+PRECISIONS = table("precisions", Word)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memcore.words.word import Word
+from memcore.words.word import Word, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,64 +28,17 @@ class CacheManager(Word):
     partial: bool = False
 
 
-KV_CACHES = {
-    "paged": CacheManager(
-        "Paged",
-        "Blocks are handed out as sequences grow; only the last is part empty (vLLM).",
-        pages=True,
-    ),
-    "contiguous": CacheManager(
-        "Contiguous",
-        "Each sequence reserves room for its longest possible length.",
-        reserves=True,
-        state="fp32",
-    ),
-    "dynamic": CacheManager(
-        "Dynamic",
-        "transformers' DynamicCache: grows by a copy for each token; a sliding layer keeps its "
-        "window less one.",
-        dropped=1,
-        columns=1,
-        state="fp32",
-        partial=True,
-    ),
-}
+KV_CACHES = table("kv_caches", CacheManager)
 
-STATE_DTYPES = {  # of a recurrence, as vLLM's --mamba-ssm-cache-dtype chooses it
-    "auto": Word("Auto", "What the model's config asks for, or else that of the weights."),
-    "fp32": Word("fp32", "4 bytes per value."),
-    "bf16": Word("bf16", "2 bytes per value."),
-    "fp16": Word("fp16", "2 bytes per value."),
-}
+STATE_DTYPES = table("state_dtypes", Word)
 
 FLASH, EAGER = "flash", "eager"
-SERVE_ATTENTION = {
-    FLASH: Word("Flash", "Scores stay on the chip."),
-    EAGER: Word(
-        "Eager",
-        "Scores of each forward's tokens with the whole context lie in memory, in fp32, as with "
-        "llama.cpp's --flash-attn off.",
-    ),
-}
+SERVE_ATTENTION = table("serve_attention", Word)
 
 CLOSED = "closed"
-ARRIVALS = {
-    "poisson": Word("Poisson", "Each by itself, at the rate on average."),
-    "regular": Word("Regular", "One after the other, equally far apart."),
-    "burst": Word("All at once", "Every request is there at the start: the rate does not matter."),
-    CLOSED: Word(
-        "Closed loop",
-        "As many as are served at once, each of which asks again as soon as it has its answer: how "
-        "benchmarks load an engine.",
-    ),
-}
+ARRIVALS = table("arrivals", Word)
 
-LENGTHS = {
-    "lognormal": Word(
-        "Log-normal", "Many short ones and few long ones, with the mean and variation given."
-    ),
-    "fixed": Word("Fixed", "Every prompt and every output has its mean length."),
-}
+LENGTHS = table("lengths", Word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,48 +56,9 @@ class Strategy(Word):
 
 
 # The three reservations are those that vLLM was compared with (Kwon et al. 2023, section 6.1).
-STRATEGIES = {
-    "static": Strategy(
-        "Static batches",
-        "A batch runs until its last sequence ends; each reserves the longest sequence.",
-        static=True,
-        reserve="max",
-    ),
-    "max": Strategy(
-        "Longest reserved",
-        "Continuous batching; each sequence reserves the longest sequence, in one piece.",
-        reserve="max",
-    ),
-    "pow2": Strategy(
-        "Power of two reserved",
-        "Continuous batching; the output's length is guessed to the next power of two.",
-        reserve="pow2",
-    ),
-    "oracle": Strategy(
-        "Exact length reserved",
-        "Continuous batching that knows each output's length beforehand, which no server does.",
-        reserve="oracle",
-    ),
-    "paged": Strategy(
-        "Paged", "Continuous batching; blocks are handed out as sequences grow (PagedAttention)."
-    ),
-    "shared": Strategy(
-        "Paged, prefix shared",
-        "The same, and the blocks of the prefix that all prompts share are kept and computed once.",
-        shares=True,
-    ),
-}
+STRATEGIES = table("strategies", Strategy)
 
-SERVE_OFFLOAD = {
-    "none": Word("No", "In the GPU's memory alone."),
-    "cpu": Word(
-        "Host DRAM",
-        "Where the cache has pages, a second tier for what does not run: blocks that are used "
-        "again come back over PCIe (vLLM's --kv-offloading-size, SGLang's hierarchical cache, "
-        "LMCache). Else all of it, fetched layer by layer for each step (transformers' "
-        "OffloadedCache); the GPU has two layers of what runs.",
-    ),
-}
+SERVE_OFFLOAD = table("serve_offload", Word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,23 +69,7 @@ class Runtime(Word):
     launches: bool = False
 
 
-RUNTIMES = {
-    "graphs": Runtime(
-        "CUDA graphs",
-        "An engine with graphs for decoding, as vLLM, SGLang and TensorRT-LLM.",
-    ),
-    "compiled": Runtime(
-        "Compiled whole",
-        "The model compiled into one graph of fused kernels, as gpt-fast.",
-    ),
-    "native": Runtime("Native", "A program without Python, as llama.cpp."),
-    "eager": Runtime(
-        "Eager",
-        "Python starts each kernel, which small batches wait for: transformers' generate, or an "
-        "engine without graphs.",
-        launches=True,
-    ),
-}
+RUNTIMES = table("runtimes", Runtime)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,33 +80,7 @@ class Prefill(Word):
     elsewhere: bool = False
 
 
-PREFILLS = {
-    "whole": Prefill("Whole", "A prompt in one forward, which those that generate wait for."),
-    "chunked": Prefill(
-        "Chunked",
-        "A prompt in pieces, each in one step with a token of all that generate, batched tokens "
-        "together.",
-        chunked=True,
-    ),
-    "disaggregated": Prefill(
-        "Disaggregated",
-        "On another replica, which sends the cache over: nobody waits, and every replica that "
-        "generates needs one that reads.",
-        elsewhere=True,
-    ),
-}
+PREFILLS = table("prefills", Prefill)
 
 NO_DRAFT, EAGLE, MULTI_TOKEN = "none", "eagle", "mtp"
-DRAFT_HEADS = {
-    NO_DRAFT: Word("None", "Guessed from the text, by n-grams."),
-    EAGLE: Word(
-        "EAGLE-3 head",
-        "One layer of this model's width with a head of 32,000 tokens, in 16 bits, which reads the "
-        "hidden states of three layers (Li et al. 2025).",
-    ),
-    MULTI_TOKEN: Word(
-        "Multi-token prediction",
-        "The model's own last layer once more, stored as the others, as DeepSeek-V3, Qwen3-Next "
-        "and GLM-4.5 are published with; embedding and head are the model's.",
-    ),
-}
+DRAFT_HEADS = table("draft_heads", Word)

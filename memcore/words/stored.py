@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from memcore.words.engines import LLAMA_CPP, MLX
-from memcore.words.training import NF4, NF4_DOUBLE
-from memcore.words.word import Word
+from memcore.words.word import Word, table
 
 # Bits of one stored value, its share of scales and zeros included; a scale for a whole row or a
 # whole matrix is below 0.1 % and not counted. Sources: compressed-tensors and AutoGPTQ (an fp16
@@ -196,93 +195,7 @@ _GGUF = {
 }
 
 WEIGHT_DTYPES = {
-    "fp32": WeightDtype("fp32", "4 bytes per weight.", "fp32", "fp32"),
-    "bf16": WeightDtype("bf16", "2 bytes per weight.", "bf16"),
-    "fp16": WeightDtype("fp16", "2 bytes per weight.", "fp16", "fp16"),
-    "bf16-sparse24": WeightDtype(
-        "bf16, 2:4 sparse",
-        "Of each four weights two are kept, and two bits for the place of each "
-        f"(torch.sparse.to_sparse_semi_structured); products are timed as dense ones.{_STAYS}",
-        "bf16 2:4",
-    ),
-    "fp8": WeightDtype(
-        "fp8", f"1 byte, a scale per matrix or row; products in fp8.{_STAYS}", "fp8", product="fp8"
-    ),
-    "fp8-block": WeightDtype(
-        "fp8, blocks",
-        f"1 byte, an fp32 scale for each 128 x 128, as DeepSeek-V3; products in fp8.{_STAYS}",
-        "fp8 128x128",
-        product="fp8",
-    ),
-    "fp8-mlp": WeightDtype(
-        "fp8, MLPs only",
-        "As Meta published Llama 3.1 405B: the MLPs of all layers but the first and the last; the "
-        "rest in 16 bits.",
-        "fp8",
-        product="fp8",
-        recipe="mlp",
-    ),
-    "int8": WeightDtype(
-        "int8",
-        f"1 byte, a scale per row; products in 16 bits (LLM.int8, weight-only).{_STAYS}",
-        "int8",
-    ),
-    "int8-linear": WeightDtype(
-        "int8, head too", "The same with the head in it, as gpt-fast.", "int8", head="int8"
-    ),
-    "int4": WeightDtype(
-        "int4 (GPTQ, AWQ)",
-        f"4 bits, a 16-bit scale and a 4-bit zero for each 128.{_STAYS}",
-        "int4 g128",
-    ),
-    "int4-g64": WeightDtype("int4, groups of 64", f"The same for each 64.{_STAYS}", "int4 g64"),
-    "int4-g32": WeightDtype("int4, groups of 32", f"The same for each 32.{_STAYS}", "int4 g32"),
-    "int4-g64-zeros": WeightDtype(
-        "int4, groups of 64 (HQQ)",
-        f"4 bits, a scale and a zero in 16 bits for each 64.{_STAYS}",
-        grouped(4, 64, zero=16),
-    ),
-    "int3": WeightDtype(
-        "int3 (GPTQ)",
-        f"3 bits, a 16-bit scale and a 3-bit zero for each 128.{_STAYS}",
-        grouped(3, 128, zero=3),
-    ),
-    "int2": WeightDtype(
-        "int2 (GPTQ)",
-        f"2 bits, a 16-bit scale and a 2-bit zero for each 128.{_STAYS}",
-        grouped(2, 128, zero=2),
-    ),
-    "int4-linear": WeightDtype(
-        "int4, head too",
-        "4 bits, a scale and a zero in 16 bits for each 32, the head too, as gpt-fast.",
-        "int4 g32, 16-bit zeros",
-        head="int4 g32, 16-bit zeros",
-    ),
-    "nf4": WeightDtype("nf4", f"bitsandbytes: 4 bits, an fp32 scale for each 64.{_STAYS}", NF4),
-    "nf4-double": WeightDtype(
-        "nf4, double",
-        f"The same with its scales in 8 bits, and an fp32 scale for 256 of them.{_STAYS}",
-        NF4_DOUBLE,
-    ),
-    "mxfp4": WeightDtype(
-        "MXFP4",
-        "Experts in 4 bits with an 8-bit scale for each 32, everything else in 16 bits, as "
-        "gpt-oss; where there are no experts, the matrices of the layers.",
-        "mxfp4",
-        recipe="experts",
-    ),
-    "mxfp8": WeightDtype(
-        "MXFP8",
-        f"1 byte, an 8-bit scale for each 32; products in fp8.{_STAYS}",
-        grouped(8, 32, scale=8),
-        product="fp8",
-    ),
-    "nvfp4": WeightDtype(
-        "NVFP4",
-        f"4 bits with an fp8 scale for each 16; products in fp4.{_STAYS}",
-        "nvfp4",
-        product="fp4",
-    ),
+    **table("weight_dtypes", WeightDtype),
     **{f"mlx-{values}bit": _mlx(values) for values in (3, 4, 5, 6, 8)},
     **_GGUF,
     "q6_k_l": _large("Q6_K_L", _GGUF["q6_k"]),
@@ -343,19 +256,7 @@ GGML = {  # of llama.cpp's caches
         ("IQ4_NL", "4 bits of a table and a 16-bit scale"),
     )
 }
-KV_DTYPES = {
-    "fp32": StoredDtype("fp32", "4 bytes per value.", 32),
-    "bf16": StoredDtype("bf16", "2 bytes per value.", 16),
-    "fp16": StoredDtype("fp16", "2 bytes per value.", 16),
-    "fp8": StoredDtype("fp8", "1 byte per value, one scale per layer.", 8),
-    "int8": StoredDtype("int8", "1 byte per value.", 8),
-    "int4": StoredDtype(
-        "int4",
-        "4 bits, a scale and a zero in 16 bits for each 64, as transformers' QuantizedCache.",
-        4 + 32 / 64,
-    ),
-    **GGML,
-}
+KV_DTYPES = table("kv_dtypes", StoredDtype) | GGML
 
 AS_KEYS = "same"
 VALUE_DTYPES: dict[str, Word] = {

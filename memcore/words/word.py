@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, TypeVar
 
 DTYPE_BYTES = {
     "fp32": 4,
@@ -24,3 +29,16 @@ class Word:
 
     label: str
     help: str
+
+
+W = TypeVar("W", bound=Word)
+
+
+def table(name: str, kind: type[W]) -> dict[str, W]:
+    """The words of a table of presets/words.toml, in its order."""
+    return {word: kind(**fields) for word, fields in _tables()[name].items()}
+
+
+@functools.cache
+def _tables() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    return tomllib.loads(files("presets").joinpath("words.toml").read_text(encoding="utf-8"))

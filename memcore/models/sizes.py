@@ -30,6 +30,10 @@ def mlp(width: int, inner: int, bias: bool = True) -> int:
     return linear(width, inner, bias) + linear(inner, width, bias)
 
 
+def gated_mlp(width: int, inner: int, bias: bool = False) -> int:
+    return 2 * linear(width, inner, bias) + linear(inner, width, bias)
+
+
 def encoder_layer(width: int, inner: int) -> int:
     """Queries, keys, values and output, two layers of an MLP, all with a bias, and two norms."""
     return attention(width) + mlp(width, inner) + 2 * norm(width)

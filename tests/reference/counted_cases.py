@@ -273,6 +273,11 @@ WRAPPERS = [
     ("glmasr", "GlmAsr", [{}, {"audio_config": TOWER}]),
     ("qwen2_audio", "Qwen2Audio", [{}]),
     ("voxtral", "Voxtral", [{}, {"audio_config": TOWER}]),
+    ("llava_next", "LlavaNext", [{}, {"vision_config": HEWN}]),
+    ("mistral3", "Mistral3",
+     [UNTIED, UNTIED | {"vision_config": HEWN, "spatial_merge_size": 3}]),
+    ("paligemma", "PaliGemma", [{}, {"vision_config": HEWN, "projection_dim": 512}]),
+    ("smolvlm", "SmolVLM", [{}, {"vision_config": HEWN, "scale_factor": 3}]),
 ]  # fmt: skip
 CASES += [(kind, stem, "ForConditionalGeneration", [TEXT | own for own in keys])
           for kind, stem, keys in WRAPPERS]  # fmt: skip

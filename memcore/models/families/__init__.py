@@ -33,9 +33,8 @@ from memcore.models.families import (
     whisper,
     wrappers,
 )
-from memcore.models.families.counted.classes import of_another_class
-from memcore.models.families.counted.parts import Part
 from memcore.models.families.family import Family, labels
+from memcore.models.families.other_classes import of_another_class
 from memcore.models.families.twins import TWINS
 from memcore.models.model import HARMLESS, Model
 from memcore.tape.structure import ALIKE, CAUSAL, CLASSIFICATION, EMBEDDING, LABELLED, MASKED, SPANS
@@ -162,23 +161,23 @@ def weights_of(model: Model) -> int:
     return model.counted or parameters(model)
 
 
-def inside(config: Mapping[str, Any], head: str) -> Part:
-    """The model that a config inside another describes, with a head of its own or none; its keys
-    have what is wrong with it."""
+def inside(config: Mapping[str, Any], head: str) -> tuple[int, Keys]:
+    """Parameters of the model that a config inside another describes, with a head of its own or
+    none, and its keys, which have what is wrong with it."""
     kind = config["model_type"]
     family, twin = _family(kind) if isinstance(kind, str) else None, TWINS.get(str(kind))
     if family is None:
         keys = Keys(config, {})
         keys.fail("model_type", f"architecture {shown(kind)} is not known, nor approximated")
-        return Part(1, keys)
+        return 1, keys
     keys = Keys(
         twin.opened(config) if twin else config, {**family.aliases, **(twin.keys if twin else {})}
     )
     keys.head = head
     model = family.config(keys)
     if keys.issues:
-        return Part(1, keys)
-    return Part(weights_of(model if model.counted else _with_head(keys, model)), keys)
+        return 1, keys
+    return weights_of(model if model.counted else _with_head(keys, model)), keys
 
 
 def _known_type(kind: str, config: Mapping[str, Any]) -> bool:
@@ -193,7 +192,7 @@ def _family(kind: str) -> Family | None:
         return FAMILIES[TWINS[kind].of]
     if kind == gemma.BOTH_WAYS:
         return gemma.ENCODER
-    return FAMILIES.get(kind) or drafts.DRAFTS.get(kind) or counted.COUNTED.get(kind)
+    return FAMILIES.get(kind) or drafts.DRAFTS.get(kind) or counted.every().get(kind)
 
 
 def _by_class(config: Mapping[str, Any]) -> str:
@@ -201,7 +200,7 @@ def _by_class(config: Mapping[str, Any]) -> str:
     named = config.get("architectures")
     if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
         return ""
-    every = {**FAMILIES, **counted.COUNTED}
+    every = {**FAMILIES, **counted.every()}
     found = [name for name, family in every.items() if named[0] in family.classes]
     found = found or [name for name, twin in TWINS.items() if named[0] in twin.classes]
     return found[0] if len(found) == 1 else ""
@@ -209,7 +208,7 @@ def _by_class(config: Mapping[str, Any]) -> str:
 
 def _known(kind: str) -> str:
     """How many architectures are known instead of one, and which have a name like it."""
-    planned, only = {**FAMILIES, **TWINS}, counted.COUNTED.keys() - FAMILIES.keys()
+    planned, only = {**FAMILIES, **TWINS}, counted.every().keys() - FAMILIES.keys()
     like = difflib.get_close_matches(kind[:40], [*planned, *only], cutoff=0.7)
     others = f"{len(planned)} others are planned and {len(only)} more are counted"
     return others + (f", such as {', '.join(like)}" if like else "")

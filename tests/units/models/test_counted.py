@@ -10,9 +10,9 @@ from tables import each
 from memcore.errors import PlanError
 from memcore.models.counts import active_parameters, parameters
 from memcore.models.families import FAMILIES, from_config
-from memcore.models.families.counted import COUNTED
-from memcore.models.families.counted.connectors import CONNECTORS
+from memcore.models.families.counted import every
 from memcore.models.families.qwen_vl import WITH_IMAGES
+from memcore.models.families.wrappers import KNOWN
 from memcore.plan.plan import Plan
 
 ROWS = asked.table("counted")
@@ -35,10 +35,13 @@ def test_parameters_are_those_of_transformers(row):
 
 
 def test_every_class_is_asked():
-    every = COUNTED | SERVED
+    families = every() | SERVED
     asked_of = {(row["config"]["model_type"], row["config"]["architectures"][0]) for row in ROWS}
-    assert asked_of >= {(kind, name) for kind, of in every.items() for name in of.classes}
-    assert {kind for kind, _ in asked_of} >= CONNECTORS.keys()
+    assert asked_of >= {(kind, name) for kind, of in families.items() for name in of.classes}
+    towers = {
+        kind for kind, row in KNOWN.items() for key in row["keys"].values() if "model" in str(key)
+    }
+    assert {kind for kind, _ in asked_of} >= towers
 
 
 def test_a_plan_of_one_says_how_many_it_has_and_is_refused():

@@ -43,7 +43,7 @@ def samples():
         found.setdefault(config["model_type"], config)
     found |= {row["config"]["model_type"]: row["config"] for row in asked.table("counted")}
     for kind, wrapper in wrappers.KNOWN.items():
-        text, vision = found.get(wrapper.text) or SIZES, {"hidden_size": 96, "patch_size": 14}
+        text, vision = found.get(wrapper["text"]) or SIZES, {"hidden_size": 96, "patch_size": 14}
         if kind not in FAMILIES:
             found.setdefault(
                 kind, {"model_type": kind, "text_config": text, "vision_config": vision}

@@ -8,7 +8,7 @@ from typing import Any
 
 from memcore.models import families
 from memcore.models.config import Keys
-from memcore.models.families.counted.family import of_parameters
+from memcore.models.families.counted import of_parameters
 from memcore.models.families.family import labels
 from memcore.models.model import Model
 from memcore.models.sizes import linear

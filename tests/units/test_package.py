@@ -134,7 +134,10 @@ def test_the_command_exists() -> None:
     assert callable(cli.main)
 
 
-PAGES = (ROOT / "README.md", ROOT / "memcore" / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (
+    *(ROOT / page for page in ("README.md", "CONTRIBUTING.md", "memcore/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+)
 
 
 def test_the_readme_has_the_two_lines() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from memcore.cli.printing import printable
-from memcore.errors import shown
+from memcore.errors import PlanError, shown
 from memcore.words.jobs import JOBS
 
 PLAN_ABOUT = (
@@ -16,7 +16,11 @@ PLAN_ABOUT = (
     "worked plan, of a model or its size, as llama-3.1-8b and 7B are"
 )
 
-ON_GPU = "on this GPU, called as its preset or as people do: h200-sxm-141gb, h100, 'RTX 4090'"
+ON_GPU = (
+    "on this GPU, called as its preset or as people do: h200-sxm-141gb, h100, 'RTX 4090'; or a "
+    "file of JSON that describes a card of your own, by its label, memory_bytes and "
+    "memory_bandwidth at least"
+)
 SHORT: dict[str, Any] = {"dest": "set", "action": "append"}
 MOST = 1_000_000  # GPUs or users, as a plan allows
 
@@ -70,15 +74,27 @@ def files_on(args: argparse.Namespace) -> dict[str, Any]:
     return {"gpu": args.gpu or "", "gpus": args.gpus or 0}
 
 
-def gpu(text: str) -> str:
+def gpu(text: str) -> Any:
     """The accelerator preset that a name means, which is told where it has another name; the text
-    itself where it means none, for whoever reads it to refuse."""
+    itself where it means none, for whoever reads it to refuse. Of a file what it describes."""
     from memcore.models import cards, catalog
 
+    if text.lstrip().startswith("{") or text.endswith(".json"):
+        return card_of(text)
     if text in catalog.gpu_names() or not (found := cards.preset(text)):
         return text
     print(printable(f"memplan: {shown(text)} is taken for {found}"), file=sys.stderr)
     return found
+
+
+def card_of(text: str) -> Mapping[str, Any]:
+    """What a file, or a text that begins with a brace, describes as a card of one's own."""
+    from memcore.cli.reading import card
+
+    try:
+        return card(text)
+    except PlanError as e:
+        raise argparse.ArgumentTypeError("; ".join(issue.message for issue in e.issues)) from None
 
 
 def count(text: str) -> int:

@@ -295,6 +295,8 @@ def setting(text: str) -> tuple[str, Any]:
     field = field_named(name, "--set")
     if facts(field).own and (given.startswith("{") or os.path.isfile(given)):
         return field, read(given).decode(errors="replace").strip()
+    if field == "cluster.gpu" and (given.startswith("{") or given.endswith(".json")):
+        return field, card(given)
     if field == "cluster.gpu":
         given = gpu(given)
     kind = field_of(field).annotation
@@ -305,6 +307,26 @@ def setting(text: str) -> tuple[str, Any]:
         value = _whole(given, value)
     refuse_others(field, [value], "--set")
     return field, value
+
+
+def card(text: str) -> dict[str, Any]:
+    """What a file, or a text that begins with a brace, describes as a card of one's own. Raises
+    PlanError."""
+    from memcore.models import cards
+    from memcore.plan.plan import Plan
+
+    try:
+        document = _json_of(read(text))
+        if not isinstance(document, dict):
+            raise refusal("", "is no JSON object, in braces")
+        if missing := [name for name in cards.NEEDED if name not in document]:
+            raise refusal("", f"says no {' and no '.join(missing)}, which a card needs")
+        Plan.of({"cluster": {"gpu": document}})  # raises for what describes none
+    except PlanError as e:
+        where = "the card" if text.lstrip().startswith("{") else shown_path(text)
+        wrong = "; ".join(f"{issue.field.rpartition('.')[2]} {issue.message}" for issue in e.issues)
+        raise refusal("--gpu", f"{where}: {wrong.strip()}") from None
+    return document
 
 
 def field_named(name: str, option: str) -> str:

@@ -92,6 +92,7 @@ def _search(args: argparse.Namespace) -> int:
         said = "a server: add --serve" if of_server else "a step of training, which --serve has not"
         raise refusal("--measured", f"is of {said}")
     _refuse_unread(args)
+    plan, args.gpu = _with_card(plan, args.gpu)
     found = _of_serving(plan, args) if args.serve else _of_training(plan, args)
     if measured:
         from memcore.search.measured import found_calibrated
@@ -109,6 +110,16 @@ def _search(args: argparse.Namespace) -> int:
 
     answer(args, found.to_dict, text, lambda: _rows(found))
     return 130 if found.stopped else 0
+
+
+def _with_card(plan: Plan, asked: Sequence[Any]) -> tuple[Plan, list[str]]:
+    """The plan with the card of one's own that is among the GPUs asked for, and these by name."""
+    cards = [each for each in asked if not isinstance(each, str)]
+    if len(cards) > 1:
+        raise refusal("--gpu", "one card of your own is searched at a time, beside presets")
+    if cards:
+        plan = plan.with_changes({"cluster.gpu": cards[0], "cluster.node": None})
+    return plan, [each if isinstance(each, str) else plan.gpu_name for each in asked]
 
 
 def _refuse_unread(args: argparse.Namespace) -> None:

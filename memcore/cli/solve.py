@@ -159,9 +159,7 @@ def _solved(answer: Answer, targets: Targets) -> str:
     }[answer.question]
     if not answer.value:
         found = f"Not possible: {LIMITS[answer.limit]} forbids it."
-        if answer.limit not in LATE or not isinstance(p.cluster.gpu, str):
-            return found
-        return f"{found} {_nearest(p, targets, p.cluster.gpu)}"
+        return f"{found} {_nearest(p, targets, p.gpu_name)}" if answer.limit in LATE else found
     less = "fewer" if answer.question == "gpus" else "more"
     found = f"{what}; {LIMITS[answer.limit]} forbids {less}."
     if s.ttft_seconds is None or s.tpot_seconds is None:

@@ -177,15 +177,15 @@ def read_files(
     *,
     model: Any = "",
     called: str = "",
-    gpu: str = "",
+    gpu: Any = "",
     gpus: int = 0,
     otherwise: Any = "",
     config_of: Callable[[str], str] = lambda name: "",
 ) -> Found:
     """The plan that files of one job say together.
 
-    model, gpu, gpus: what somebody says beside them: a preset or what else a plan has for a model,
-    a name of an accelerator, how many. `called`: what they call that model, which may say how its
+    model, gpu, gpus: what somebody says beside them: a preset or what else a plan has for a model
+    and for an accelerator, how many. `called`: what they call that model, which may say how its
     weights are stored. `otherwise`: the model where no file names one, which is
     told. `config_of`: the text of a model's config.json by its name, '' where it is not at hand;
     asked where no preset is called so.
@@ -674,7 +674,7 @@ BY_OPTION = "on the command line by --model"
 
 
 def _cluster(
-    document: dict[str, Any], draft: Draft, gpu: str, gpus: int, assumed: list[Issue]
+    document: dict[str, Any], draft: Draft, gpu: Any, gpus: int, assumed: list[Issue]
 ) -> None:
     """The machines: what somebody says, what a launcher says, or the default, which is told."""
     cluster, ranks = document["cluster"], gpus or draft.ranks
@@ -748,9 +748,9 @@ def _gpus_of(draft: Draft) -> list[str]:
 def _around(document: dict[str, Any], model: Model) -> Around:
     cluster = document["cluster"]
     name, names = cluster["gpu"], catalog.gpu_names()
-    if name not in names:
+    if isinstance(name, str) and name not in names:
         raise PlanError([Issue("cluster.gpu", cards.no_preset(name))])
-    gpu = catalog.accelerator(name)
+    gpu = Plan.of({"cluster": {"gpu": name}}).accelerator
     each = cluster["gpus_per_node"] or catalog.node(gpu.node).gpus
     return Around(model, gpu, cluster["gpus"], min(each, cluster["gpus"]))
 

@@ -54,8 +54,8 @@ def near(name: str, most: int = 5) -> list[str]:
 
 
 OF_ONES_OWN = (
-    "or describe a card of your own: cluster.gpu as an object in the plan's JSON, with label, "
-    "memory_bytes and memory_bandwidth at least"
+    "or describe a card of your own, in a file for --gpu or as cluster.gpu in the plan's JSON, by "
+    "its label, memory_bytes and memory_bandwidth at least"
 )
 
 
@@ -138,16 +138,26 @@ def _cards() -> tuple[Card, ...]:
     return tuple(cards)
 
 
+# Words of a label that say whose a card is; of any other it is NVIDIA's.
+MAKERS = {
+    "amd": "amd",
+    "radeon": "amd",
+    "rx": "amd",
+    "instinct": "amd",
+    "intel": "intel",
+    "arc": "intel",
+    "tpu": "google",
+}
+NEEDED = ("label", "memory_bytes", "memory_bandwidth")
 OPTIONAL = {name for name, f in Accelerator.model_fields.items() if not f.is_required()}
 
 
 def completed(given: dict[str, Any]) -> dict[str, Any]:
     """A card of one's own that is described by its memory and bandwidth alone, with the rest:
-    of the preset whose memory is about as fast, of its architecture where that is named, whose
-    rates go with the bandwidth. What is assumed stands in its note."""
-    needed = {"label", "memory_bytes", "memory_bandwidth"}
+    of the preset whose memory is about as fast, of its architecture where that is named, else of
+    its maker's, whose rates go with the bandwidth. What is assumed stands in its note."""
     numbers: list[Any] = [given.get(name) for name in ("memory_bytes", "memory_bandwidth")]
-    if not needed <= given.keys() or given.keys() >= Accelerator.model_fields.keys() - OPTIONAL:
+    if not {*NEEDED} <= given.keys() or given.keys() >= Accelerator.model_fields.keys() - OPTIONAL:
         return given
     if not all(isinstance(n, int | float) and not isinstance(n, bool) and n > 0 for n in numbers):
         return given
@@ -155,7 +165,9 @@ def completed(given: dict[str, Any]) -> dict[str, Any]:
     presets = map(catalog.accelerator, catalog.gpu_names())
     every = [gpu for gpu in presets if not gpu.caveat]
     same = [gpu for gpu in every if gpu.architecture == given.get("architecture")]
-    loose = [gpu for gpu in every if not gpu.unified_memory]
+    words = _words(str(given["label"]))
+    maker = given.get("vendor") or next((MAKERS[w] for w in MAKERS if w in words), "nvidia")
+    loose = [gpu for gpu in every if gpu.vendor == maker and not gpu.unified_memory] or every
     alike = min(same or loose, key=lambda gpu: abs(math.log(gpu.memory_bandwidth / bandwidth)))
     scale = bandwidth / alike.memory_bandwidth
     rest = alike.model_dump(exclude={"note", "sources", "revision", "status"})

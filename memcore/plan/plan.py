@@ -161,8 +161,18 @@ class Plan(Section):
 
     @functools.cached_property
     def accelerator(self) -> Accelerator:
+        return self.accelerator_called(self.gpu_name)
+
+    @property
+    def gpu_name(self) -> str:
+        """The preset of its accelerators, or what a card of the user's own is called."""
         gpu = self.cluster.gpu
-        return catalog.accelerator(gpu) if isinstance(gpu, str) else gpu
+        return gpu if isinstance(gpu, str) else gpu.label
+
+    def accelerator_called(self, name: str) -> Accelerator:
+        """A preset's accelerator, or the plan's own that is called so."""
+        gpu = self.cluster.gpu
+        return catalog.accelerator(name) if isinstance(gpu, str) or name != gpu.label else gpu
 
     @functools.cached_property
     def node(self) -> Node:

@@ -232,7 +232,7 @@ class Timed:
         if not plan.architecture.experts:
             one = changed(one, {"train.zero": 0})
         several = p.tp > 1, p.ep > 1, p.pp > 1, p.sequence_parallel
-        runs = plan.cluster.gpu, tuple(one.train), several
+        runs = plan.gpu_name, tuple(one.train), several
         of = tuple((g.batches, g.plan.cluster.gpus, tuple(g.plan.parallel)) for g in family.groups)
         if (runs, of) not in self._works:
             operations = self._operations.setdefault(runs, Operations(plan))

@@ -144,7 +144,7 @@ def seconds_of(
         for framework in space.frameworks(setup)
     ]
     for cluster in space.clusters():
-        gpu = str(cluster.cluster.gpu)
+        gpu = cluster.gpu_name
         layouts = [(layout, _kind(layout, same)) for layout in space.layouts(cluster)]
         for named, setup, framework in setups:
             words = setup | framework
@@ -183,7 +183,7 @@ def _seconds_of_one(document: str) -> float:
 def _refuse(plan: Plan, gpus: Sequence[str], keep: str, by: str) -> None:
     issues = []
     for gpu in gpus:
-        if gpu not in catalog.gpu_names():
+        if gpu not in (plan.gpu_name, *catalog.gpu_names()):
             issues.append(Issue("gpus", cards.no_preset(gpu)))
     for name, word, known in (("keep", keep, KEEPS), ("by", by, BY)):
         if word not in known:
@@ -345,7 +345,7 @@ class _Search:
         beats in memory and time, both with and without recomputation. Of equal ones that which
         changes the least."""
         named = {path: words[path] for path in DECIDE_KERNELS if path in words}
-        key = (plan.cluster.gpu, tuple(named.items()))
+        key = (plan.gpu_name, tuple(named.items()))
         if key not in self._kernels:
             self._kernels[key] = self._best_kernels(plan, words)
         return self._kernels[key]
@@ -659,7 +659,7 @@ def _ruled(plan: Plan) -> tuple[Any, ...]:
     ranks = (p.tp > 1, p.pp > 1, p.cp > 1, p.ep > 1, plan.dp > 1, p.schedule, p.virtual_stages)
     return (
         t.framework, t.zero, t.precision, t.optimizer, t.kernels, t.attention, t.adapter,
-        t.overlap_moe_expert_parallel_comm, plan.cluster.gpu, ranks,
+        t.overlap_moe_expert_parallel_comm, plan.gpu_name, ranks,
     )  # fmt: skip
 
 
@@ -679,12 +679,12 @@ def _left(may: Any, again: str, fitting: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _where(plan: Plan) -> Any:
-    return str(plan.cluster.gpu), plan.cluster.gpus
+    return plan.gpu_name, plan.cluster.gpus
 
 
 def _price(plan: Plan, start: Plan) -> float:
     """Of one GPU for an hour; 0 where none is known."""
-    return price_of(start, plan.cluster.gpu)[0] or 0.0
+    return price_of(start, plan.gpu_name)[0] or 0.0
 
 
 def _cost(cell: _Cell, start: Plan) -> float | None:

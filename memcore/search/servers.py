@@ -131,13 +131,11 @@ def seconds_of_servers(
     return ways * (users or plan.serve.concurrency).bit_length() * WAY_SECONDS
 
 
-def fewest_for_users(plan: Plan, targets: Targets = ANY) -> Answer | None:
+def fewest_for_users(plan: Plan, targets: Targets = ANY) -> Answer:
     """The fewest of the plan's own GPUs that serve as many at once as it says, shared out over
-    replicas; None where its GPU is no preset. `limit` is what forbids a replica fewer, or where one
+    replicas. `limit` is what forbids a replica fewer, or where one
     is enough half of its ranks; '' of one GPU."""
-    gpu, users = plan.cluster.gpu, plan.serve.concurrency
-    if not isinstance(gpu, str):
-        return None
+    gpu, users = plan.gpu_name, plan.serve.concurrency
     run = _Run(plan, users, targets, None, TIME, 0.0)
     run.judge(gpu, {})
     best = min(run.ways, key=lambda w: (w.figures["gpus"], w.score), default=None)
@@ -163,9 +161,8 @@ def refuse(plan: Plan, users: int = 0) -> None:
 
 
 def asked_gpus(plan: Plan, names: Iterable[str]) -> tuple[str, ...]:
-    """These presets, each once; without any the plan's own, and those that a price is known of."""
-    own = plan.cluster.gpu if isinstance(plan.cluster.gpu, str) else ""
-    return tuple(dict.fromkeys(names or filter(None, (own, *catalog.priced_gpus()))))
+    """These, each once; without any the plan's own, and presets that a price is known of."""
+    return tuple(dict.fromkeys(names or (plan.gpu_name, *catalog.priced_gpus())))
 
 
 def joined(plan: Plan) -> int:
@@ -181,7 +178,7 @@ def planned_on(
     changes: dict[str, object] = {"cluster.gpus": gpus, "serve.tp": tp}
     changes |= {"serve.pp": plan.serving_pp, "serve.concurrency": users}
     changes |= {f"serve.{field}": word for field, word in (words or {}).items()}
-    if name != plan.cluster.gpu:  # what is said of its own nodes is of no others
+    if name != plan.gpu_name:  # what is said of its own nodes is of no others
         changes |= NODES | {"cluster.gpu": name}
     if gpus % plan.sharing or plan.parallel.ep > 1:
         changes |= {f"parallel.{axis}": 1 for axis in ("tp", "pp", "cp", "ep")}
@@ -192,7 +189,7 @@ def _refuse(
     plan: Plan, users: int, gpus: Sequence[str], engines: Sequence[str], keep: str, by: str
 ) -> None:
     refuse(plan, users)
-    asked = [("gpus", name, catalog.gpu_names()) for name in gpus]
+    asked = [("gpus", name, (plan.gpu_name, *catalog.gpu_names())) for name in gpus]
     asked += [("engines", name, tuple(ENGINES)) for name in engines]
     asked += [("keep", keep, tuple(KEEPS)), ("by", by, BY)]
     issues = [
@@ -228,7 +225,7 @@ def _engines(plan: Plan, gpu: str, engines: Sequence[str]) -> Sequence[str]:
         return engines
     if plan.serve.engine != AUTO:
         return [plan.engine]
-    return engines_of(catalog.accelerator(gpu)) or [plan.engine]
+    return engines_of(plan.accelerator_called(gpu)) or [plan.engine]
 
 
 def engines_of(gpu: Accelerator) -> list[str]:
@@ -281,7 +278,7 @@ class _Run:
 
     def judge(self, name: str, words: Words) -> None:
         """Every number of ranks of a kind, each with the fewest replicas and with more."""
-        room = catalog.accelerator(name).usable_bytes
+        room = self.start.accelerator_called(name).usable_bytes
         for tp in RANKS:
             one = planned_on(
                 in_a_loop(self.start), name, tp, gpus_each(self.start, tp), self.users, words

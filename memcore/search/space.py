@@ -75,7 +75,7 @@ class Space:
         found = []
         for gpu in self.gpus or (None,):
             plan = undivided(self.plan)
-            if gpu is not None and gpu != plan.cluster.gpu:
+            if gpu is not None and gpu != plan.gpu_name:
                 plan = plan.with_changes({"cluster.gpu": gpu, "cluster.node": None})
             for n in counts(plan, most):
                 if there := planned(plan, {"cluster.gpus": n}):  # else its host has no network, say

@@ -142,6 +142,11 @@ class Keys:
             if name not in self.asked and self._config.peek(name)
         )
 
+    @property
+    def given(self) -> list[str]:
+        """Keys that are there and not null."""
+        return [key for key in self._config if self._config.peek(key) is not None]
+
     def reading(self) -> Reading:
         """What was assumed and what was not read, of the configs inside this one too."""
         assumed = [(key, text_of(value)) for key, value in self.assumed.items()]

@@ -15,11 +15,12 @@ from typing import Any
 from memcore.models import sizes
 
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mod: operator.mod,
     ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Pow: operator.pow,
     ast.LShift: operator.lshift, ast.USub: operator.neg, ast.Not: operator.not_,
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.Gt: operator.gt,
     ast.LtE: operator.le, ast.GtE: operator.ge, ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
 }  # fmt: skip
 
 
@@ -69,6 +70,9 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
             return [_value(item, names) for item in items]
         case ast.UnaryOp(op, operand):
             return _OPERATORS[type(op)](_value(operand, names))
+        case ast.BinOp(left, ast.Mult(), right):  # what is not there is not read
+            many = _value(left, names)
+            return many * _value(right, names) if many else 0
         case ast.BinOp(left, op, right):
             return _OPERATORS[type(op)](_value(left, names), _value(right, names))
         case ast.Compare(left, [op], [right]):

@@ -4,253 +4,18 @@ presets/families/counted.toml lists them."""
 from __future__ import annotations
 
 import functools
-import tomllib
-from collections import ChainMap
-from collections.abc import Iterator, Mapping
-from importlib.resources import files
-from typing import Any, TypeVar
+from collections.abc import Mapping
 
-from memcore.errors import PlanError, shown
 from memcore.layers.ops import TOKENS
-from memcore.models import families
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_ONLY, Family, labels, listed
-from memcore.models.formulas import value_of
+from memcore.models.families.family import HF_ONLY, Family
+from memcore.models.families.rows import Row, Sizes, classes_of, rows, spelled_out
 from memcore.models.model import Model
 from memcore.tape.dims import COUNTED, D
-from memcore.tape.structure import EMBEDDING, Structure, Traits
+from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
-T = TypeVar("T")
 NAME = "counted"
-MOST = 1000  # things of a list that a formula reads
-Row = Mapping[str, Any]
-
-
-@functools.cache
-def rows(name: str) -> dict[str, Any]:
-    """The rows of one file of presets/families."""
-    file = files("presets").joinpath("families", f"{name}.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8"))
-
-
-def spelled_out(row: Row) -> Row:
-    """The row with what those that it is like say besides."""
-    if "of" not in row:
-        return row
-    like = rows("counted").get(row["of"]) or rows("wrappers")[row["of"]]
-    whole = dict(spelled_out(like))
-    for key, value in row.items():
-        merges = isinstance(value, dict) and isinstance(whole.get(key), dict) and value
-        whole[key] = whole[key] | value if merges else value
-    return whole
-
-
-class Sizes(Mapping[str, Any]):
-    """What the names in a row's formulas stand for: what is known beforehand, what the row names
-    itself, and keys of a config, read as the row says."""
-
-    def __init__(self, row: Row, keys: Keys, **known: Any):
-        self.row, self.k = spelled_out(row), keys
-        self.known = {"head": keys.head, **known}
-        self.inside: dict[str, Sizes] = {}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self.known, **self.row.get("let", {}), **self.row["keys"]})
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.known:
-            self.known[name] = self._found(name)
-        return self.known[name]
-
-    def _found(self, name: str) -> Any:
-        if name == "labels":
-            return labels(self.k)
-        if name == "given":
-            return [key for key in self.k.config if self.k.config.get(key) is not None]
-        if name == "parameters":
-            return self._parameters()
-        if name in self.row.get("let", {}):
-            return self.of(self.row["let"][name])
-        return self._read(name, self.row["keys"][name])
-
-    def of(self, formula: Any) -> Any:
-        """What a formula comes to; anything else is itself."""
-        return value_of(formula, self) if isinstance(formula, str) else formula
-
-    def _parameters(self) -> int:
-        row, k = self.row, self.k
-        try:
-            self._check()
-            parts = [*row["parts"].values(), row.get("heads", {}).get(k.head)]
-            found = sum(int(self.of(part)) for part in parts if part)
-        except PlanError:
-            raise
-        except (ArithmeticError, IndexError, TypeError, ValueError):
-            found = 0  # what is wrong with the keys is an issue of theirs
-        for place, inner in self.inside.items():
-            k.absorb(place, inner.k)
-        if found < 1 and not k.issues:
-            k.fail(next(iter(row["keys"])), "and the other sizes together make no model")
-        return max(1, found)
-
-    def _check(self) -> None:
-        """What must be so of several keys together."""
-        k = self.k
-        for key, value in self.row.get("divides", {}).items():
-            name, by = value if isinstance(value, list) else (key, value)
-            k.divides(key, self[name], by, self[by])
-        for key, value in self.row.get("only", {}).items():
-            k.refuse(key, self.of(value), None)
-        for key, other in self.row.get("as_many", {}).items():
-            if len(self[key]) < len(self.of(other)):
-                k.fail(key, f"has {len(self[key])} numbers, fewer than {other}; name as many")
-
-    def _read(self, key: str, usual: Any) -> Any:
-        k = self.k
-        none = k.config.get(key) is None
-        most = 10**5 if "layer" in key or "depth" in key else 10**8
-        match usual:
-            case bool():
-                return k.flag(key, usual)
-            case int():
-                return k.count(key, usual, most)
-            case float():
-                return _number(k, key, usual, positive=True)
-            case list():
-                return _counts(k, key, usual, most)
-            case str():
-                value = self.of(usual)
-                if none:
-                    return value
-                return k.flag(key, value) if isinstance(value, bool) else k.count(key, value, most)
-            case {"absent": value, "null": other}:
-                missing = key not in k.config
-                return self.of(other) if none and not missing else k.count(key, value, most)
-            case {"zero": value}:
-                return 0 if k.config.get(key) == 0 else self._read(key, str(value))
-            case {"number": value}:
-                return _number(k, key, value) if key not in k.config or not none else 0
-            case {"integer": value}:
-                return value if none else _integer(k, key, value)
-            case {"pair": [height, width]}:
-                return k.pair(key, height) if key in k.config else (height, width)
-            case {"pair": side}:
-                return k.pair(key, side)
-            case {"words": words}:
-                return k.word(key, words[0], {word: word for word in words})
-            case {"word": word}:
-                value = k.config.get(key, word)
-                return (
-                    value
-                    if isinstance(value, str)
-                    else ""
-                    if none
-                    else _fail(k, key, "a word", word)
-                )
-            case {"several": usual}:
-                value = k.config.get(key)
-                return len(value) if isinstance(value, (list, tuple)) else usual if none else 1
-            case {"each_of": usual}:
-                inside = k.within(key)
-                k.absorb(key, inside)
-                return [inside.count(name, usual) for name in inside.config] or [usual]
-            case {"numbers": numbers}:
-                return _numbers(k, key, numbers)
-            case {"names": names}:
-                if none and usual.get("needed"):
-                    k.fail(key, "missing; there is no default of it")
-                return _names(k, key, names, usual.get("of"))
-            case {"each": words, "layers": layers, "usual": formula}:
-                n = self[layers]
-                every = (value_of(formula, ChainMap({"i": i}, self)) for i in range(n))  # type: ignore[arg-type]
-                return listed(k, key, n, words) or list(every)
-        return self._inside(key, usual)
-
-    def _inside(self, place: str, row: Row) -> Sizes:
-        """A config inside this one: as a row says, or as the family of its own model_type does."""
-        given = self.k.config.get(place)
-        named = dict(given) if isinstance(given, Mapping) else {}
-        row = self._of_its_kind(place, row, named)
-        usual = {key: self.of(value) for key, value in row.get("usual", {}).items()}
-        own = {key: self.of(value) for key, value in row.get("own", {}).items()}
-        inner = {**(usual if given is None else named), **own}
-        head = row.get("head", EMBEDDING)
-        if given is not None and not isinstance(given, Mapping):
-            self.k.within(place)  # which says what is wrong
-        known = {}
-        if model := row.get("model"):
-            known["parameters"], keys = families.inside({"model_type": model, **inner}, head)
-        else:
-            keys = Keys(inner, row.get("aliases", {}))
-            keys.head = head
-        self.inside[place] = Sizes({"keys": {}, "parts": {}, **row}, keys, **known)
-        return self.inside[place]
-
-    def _of_its_kind(self, place: str, row: Row, given: Row) -> Row:
-        """Of rows by model_type the one of this config."""
-        if "by" not in row:
-            return spelled_out(row)
-        by = row["by"]
-        kind = given.get("model_type", next(iter(by)))
-        if not isinstance(kind, str) or kind not in by:
-            self.k.fail(f"{place}.model_type", f"is counted where it is one of {', '.join(by)}")
-            kind = next(iter(by))
-        return {**row, **spelled_out(by[kind])}
-
-
-def _fail(k: Keys, key: str, what: str, usual: T) -> T:
-    k.fail(key, f"must be {what}, not {shown(k.config.get(key))}")
-    return usual
-
-
-def _number(k: Keys, key: str, usual: float, positive: bool = False) -> float:
-    value = k.config.get(key, usual)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1000:
-        return _fail(k, key, "a number from 0 to 1,000", usual)
-    return value if value or not positive else _fail(k, key, "a number above 0", usual)
-
-
-def _integer(k: Keys, key: str, usual: int) -> int:
-    value = k.config.get(key, usual)
-    if type(value) is int and abs(value) <= 10**8:
-        return value
-    return _fail(k, key, "a whole number", usual)
-
-
-def _things(k: Keys, key: str, usual: list[Any]) -> list[Any]:
-    value = k.config.get(key, usual)
-    if isinstance(value, (list, tuple)) and len(value) <= MOST:
-        return list(value)
-    return _fail(k, key, f"a list of at most {MOST:,} things", usual)
-
-
-def _counts(k: Keys, key: str, usual: list[int], most: int) -> list[int]:
-    k.assume(key, usual)
-    value = _things(k, key, usual)
-    if value and all(type(n) is int and 1 <= n <= most for n in value):
-        return value
-    return _fail(k, key, f"a list of whole numbers from 1 to {most:,}", usual)
-
-
-def _numbers(k: Keys, key: str, usual: list[float]) -> list[float]:
-    value = _things(k, key, usual)
-    if all(isinstance(n, (int, float)) and type(n) is not bool and 0 < n < 1000 for n in value):
-        return value
-    return _fail(k, key, "a list of numbers above 0", usual)
-
-
-def _names(k: Keys, key: str, usual: list[Any], known: list[str] | None) -> list[Any]:
-    value = k.config.get(key, usual)
-    if isinstance(value, str):
-        return [word.strip() for word in value.split("|")]
-    value = [] if value is None else _things(k, key, usual)
-    if known and (not value or any(word not in known for word in value)):
-        return _fail(k, key, f"a list of {', '.join(known)}", usual)
-    return value
 
 
 def _config(k: Keys) -> Model:
@@ -285,12 +50,10 @@ def of_parameters(number: int, label: str = "") -> Model:
 
 def _family(row: Row) -> Family:
     row = spelled_out(row)
-    ends = row["ends"]
-    ends = rows("counted")["ends"][ends] if isinstance(ends, str) else ends
     return Family(
         lambda k: of_parameters(Sizes(row, k)["parameters"]), _embed, _layer, _head,
         kernels=HF_ONLY, decoder=row.get("decoder", False),
-        classes={row["stem"] + end: head for end, head in ends.items()},
+        classes=classes_of(row),
     )  # fmt: skip
 
 

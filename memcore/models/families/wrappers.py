@@ -12,7 +12,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.models.config import Keys
-from memcore.models.families.counted import Row, Sizes, rows, spelled_out
+from memcore.models.families.rows import Row, Sizes, rows, spelled_out
 from memcore.units import bytes_text
 
 TEXT, VISION = "text_config", "vision_config"

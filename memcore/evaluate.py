@@ -171,6 +171,21 @@ def _notes(
     return notes
 
 
+def assumed_box(plan: Plan) -> list[str]:
+    """In which host the GPUs are assumed to stand, where their usual one is a box of any size."""
+    gpus, here, node = plan.cluster.gpus, plan.gpus_per_node, plan.node
+    if not node.up_to or plan.cluster.node is not None or gpus == 1:
+        return []
+    through = "" if plan.accelerator.peer_access else " through the host's memory (no P2P)"
+    boxes = "one box" if gpus <= here else f"{-(-gpus // here):,} boxes of {here:,}"
+    said = (
+        f"The GPUs are assumed to stand in {boxes} (cluster.gpus_per_node), joined by PCIe"
+        f"{through}; of the host's memory two channels are assumed, "
+        f"{rate_text(node.dram_bandwidth, 'B/s')}. Set cluster.node to another host."
+    )
+    return [said]
+
+
 def _booking_notes(plan: Plan, trained: bool) -> list[str]:
     """What nobody can book, or nobody has measured, of the GPUs as they are counted."""
     gpus, here, node, notes = plan.cluster.gpus, plan.gpus_per_node, plan.node, []
@@ -181,14 +196,7 @@ def _booking_notes(plan: Plan, trained: bool) -> list[str]:
             "cluster.gpus_per_node to 0, or cluster.node to a host that has as many."
         )
     nodes, rest = divmod(gpus, here)
-    if node.up_to and plan.cluster.node is None and gpus > 1:
-        through = "" if plan.accelerator.peer_access else " through the host's memory (no P2P)"
-        boxes = "one box" if gpus <= here else f"{-(-gpus // here):,} boxes of {here:,}"
-        notes.append(
-            f"The GPUs are assumed to stand in {boxes} (cluster.gpus_per_node), joined by PCIe"
-            f"{through}; of the host's memory two channels are assumed, "
-            f"{rate_text(node.dram_bandwidth, 'B/s')}. Set cluster.node to another host."
-        )
+    notes += assumed_box(plan)
     if rest and (nodes or here % rest) and not (node.up_to and not nodes):
         filled = f"{nodes:,} of them and {rest:,} of another" if nodes else f"{rest:,} of one"
         notes.append(

@@ -14,6 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
+from memcore.evaluate import assumed_box
 from memcore.formats import (
     accelerate,
     deepspeed,
@@ -281,6 +282,7 @@ def read_files(
         for name, kind in draft.wants.items()
         if kind not in given and PurePath(name).name not in given
     )
+    assumed += (Issue("cluster.node", box) for box in assumed_box(plan))
     lines = unsaid(plan, {*draft.fields, *(issue.field for issue in changed)})
     measured = {line.issue.field: line.issue for line in lines}
     decides = tuple(line.issue for line in lines if line.decides)

@@ -208,8 +208,11 @@ def failure(content: str) -> Failure | None:
 
 
 NEAR, MOST_NEAR = 4_000, 300_000  # characters around a message, and of the last of them together
-_BEGINS = re.compile(
-    "|".join((_MARK.pattern, *(ways for _, ways in SERVERS), _NO_FIGURE.pattern)), re.IGNORECASE
+# What each of them has, in small letters: a pattern that begins with letters is looked for quickly.
+_BEGINS = tuple(
+    re.compile(way.lower())
+    for ways in (_MARK.pattern, *(ways for _, ways in SERVERS), _NO_FIGURE.pattern)
+    for way in re.split(r"\|(?![^(]*\))", ways)
 )
 
 
@@ -217,9 +220,10 @@ def _near(content: str) -> str:
     """What stands around the last messages of a long text."""
     if len(content) <= MOST_NEAR:
         return content
+    small = content.replace("İ", "I").lower()  # the one letter of which two would become
     parts: list[tuple[int, int]] = []
-    for mark in _BEGINS.finditer(content):
-        start, end = max(0, mark.start() - NEAR), mark.end() + NEAR
+    for at in sorted(mark.start() for way in _BEGINS for mark in way.finditer(small)):
+        start, end = max(0, at - NEAR), at + NEAR
         if parts and start <= parts[-1][1]:
             start = parts.pop()[0]
         parts.append((start, end))

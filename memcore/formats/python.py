@@ -30,7 +30,12 @@ def depth(tree: ast.Module) -> int:
         node, deep = level.pop()
         deepest = max(deepest, deep)
         inside = 0 if isinstance(node, ast.stmt) else deep + 1
-        level += [(inner, inside) for inner in ast.iter_child_nodes(node)]
+        for part in vars(node).values():
+            if isinstance(part, ast.AST):
+                if part._fields:
+                    level.append((part, inside))
+            elif isinstance(part, list):
+                level += [(each, inside) for each in part if isinstance(each, ast.AST)]
     return deepest
 
 

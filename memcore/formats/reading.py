@@ -44,7 +44,17 @@ from memcore.formats import (
 )
 from memcore.formats.failures import Failure, failure
 from memcore.formats.found import Around, Draft, Said, underscored
-from memcore.formats.texts import MAX_JSON, MAX_SCRIPT, UNSET, Text, adds, broken, options, several
+from memcore.formats.texts import (
+    MAX_JSON,
+    MAX_SCRIPT,
+    UNSET,
+    Text,
+    adds,
+    broken,
+    options,
+    over,
+    several,
+)
 from memcore.formats.unsaid import SINCE, unsaid
 from memcore.kept import kept
 from memcore.models import cards, catalog, quantization, unplanned
@@ -371,11 +381,9 @@ def kind_of(text: Text) -> str:
 def _strange(text: Text) -> str:
     """Why a text is of no known kind."""
     if text.is_long and text.content.lstrip()[:1] not in ("{", "["):
-        most = (
-            f"read are at most {MAX_SCRIPT:,} of a script, a YAML or a TOML, {MAX_JSON:,} of JSON"
-        )
+        kinds = f"of a script, a YAML or a TOML, {MAX_JSON:,} characters of JSON"
         log = "and of a log what says that memory ran out, which is not in it"
-        return f"has {len(text.content):,} characters; {most}, {log}"
+        return f"{over(text.content)} {kinds}, {log}"
     if wrong := broken(text):
         return wrong
     if text.document:
@@ -408,7 +416,7 @@ def _unplanned(text: Text, kind: str) -> str:
         return why
     found = (unplanned.command(" ".join(words)) for words in text.commands)
     why = next(filter(None, found), "") if text.document is None else ""
-    return why or ("" if kind else unplanned.document(text.content))
+    return why or ("" if kind else unplanned.document(text.content[:MAX_SCRIPT]))
 
 
 def _within(file: str, key: str) -> str:

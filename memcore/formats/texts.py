@@ -30,6 +30,7 @@ from memcore.formats import python
 MAX_CHARACTERS = 16_000_000  # of a log, in which the message that memory ran out may stand anywhere
 MAX_JSON = 4_000_000  # a config.json that lists its quantized layers has three million
 MAX_SCRIPT = 300_000  # of a script, a module of Python, a YAML or a TOML
+MAX_WORDS = 100_000  # of the same, and signs: each costs as much as ten characters do
 MAX_PLAIN_YAML = 30_000  # of a YAML where libyaml is not there: Python takes ten times as long
 MAX_COMMANDS = 200
 MAX_DEPTH = 24
@@ -110,11 +111,11 @@ class Text:
         """
         return _commands(self)
 
-    @property
+    @functools.cached_property
     def is_long(self) -> bool:
         """Whether it has more than any script, module, YAML or TOML: only JSON and a message that
         memory ran out are looked for."""
-        return len(self.content) > MAX_SCRIPT
+        return bool(over(self.content))
 
     def __post_init__(self) -> None:
         if len(self.content) > MAX_CHARACTERS:
@@ -124,6 +125,19 @@ class Text:
 def too_long(length: int, most: int) -> str:
     """That a text is not read for its length."""
     return f"has {length:,} characters; read are at most {most:,}"
+
+
+_WORD = re.compile(r"\w+|[^\w\s]+")
+
+
+def over(content: str) -> str:
+    """Why a text is too long to be read as a script, a module, a YAML or a TOML; '' where it is
+    not."""
+    if len(content) > MAX_SCRIPT:
+        return too_long(len(content), MAX_SCRIPT)
+    if len(content) > MAX_WORDS and (words := len(_WORD.findall(content))) > MAX_WORDS:
+        return f"has {words:,} words and signs; read are at most {MAX_WORDS:,}"
+    return ""
 
 
 def text_of(name: str, data: bytes) -> Text:
@@ -384,9 +398,10 @@ def _yaml(content: str) -> Any:
 def _bounded_yaml(content: str) -> None:
     """Raises ValueError of a text that is too long to be read as YAML, or too deep where libyaml,
     which looks itself, is not there."""
-    most = MAX_SCRIPT if _LIBYAML else MAX_PLAIN_YAML
-    if len(content) > most:
-        raise ValueError(too_long(len(content), most))
+    if why := over(content):
+        raise ValueError(why)
+    if not _LIBYAML and len(content) > MAX_PLAIN_YAML:
+        raise ValueError(too_long(len(content), MAX_PLAIN_YAML))
     if not _LIBYAML and _brackets(content) > MAX_NESTED:
         raise ValueError("it is nested too deep")
 
@@ -402,8 +417,8 @@ def _brackets(content: str) -> int:
 
 def _toml(content: str) -> Any:
     """TOML, whose reader goes as deep as a text does and takes longer for long keys."""
-    if len(content) > MAX_SCRIPT:
-        raise ValueError(too_long(len(content), MAX_SCRIPT))
+    if why := over(content):
+        raise ValueError(why)
     if _brackets(content) > MAX_NESTED or _DOTTED.search(content):
         raise ValueError("it is nested too deep")
     return tomllib.loads(content)
@@ -925,11 +940,12 @@ def _sums(content: str, total: Callable[[re.Match[str]], str]) -> str:
     return "".join(found)
 
 
+@functools.lru_cache(maxsize=1)  # each reader of modules asks for the same one
 def module(content: str) -> ast.Module:
     """A text as a module of Python, of a notebook without its commands; one without a line, if it
     is none."""
     nothing = ast.Module(body=[], type_ignores=[])
-    if len(content) > MAX_SCRIPT:
+    if over(content):
         return nothing
     try:
         tree = ast.parse(_MAGIC.sub(r"\1pass", content))
@@ -965,8 +981,14 @@ def _split(content: str) -> list[tuple[str, ...]]:
     return [words for words in found if words and not _SET.match(" ".join(words[:2]))]
 
 
+_SIGNS = re.compile(r"""["'\\;&|]""")  # what means more than itself to a shell
+_BETWEEN = re.compile(r"[ \t\r\n]+")
+
+
 def _words(line: str) -> list[str]:
     """A line's words; quotes hold words together where each has its other."""
+    if not _SIGNS.search(line):
+        return [word for word in _BETWEEN.split(line) if word]
     for whole in (line, line.replace('"', " ").replace("'", " ")):
         lexer = shlex.shlex(whole, posix=True, punctuation_chars=";&|")
         lexer.whitespace_split = True

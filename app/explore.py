@@ -20,10 +20,11 @@ from app import (
     tables,
     why,
 )
-from app.exploring import FIGURES
 from app.grid import Column
 from app.text import plain
 from memcore.plan.plan import Plan
+from memcore.search import explore as engine
+from memcore.search.explore import FIGURES
 from memcore.search.measured import found_calibrated
 from memcore.search.solve import ANY, Targets
 from memcore.serving.serve import servable
@@ -54,13 +55,13 @@ class Asked:
 def asked(plan: Plan, look: str) -> Asked:
     """What the address asks for; what of it this plan has not, is as it is at first."""
     part, figure, across, down, every, search = (*look.split("~"), *[""] * 6)[:6]
-    figures = exploring.figures(plan)
+    figures = engine.figures(plan)
     part = part if part in parts_of(plan) else SWEEP
     if figure not in figures:
         figure = next(iter(figures))
         if part == MAP and "tokens" in figures:
             figure = "tokens"
-    fields = exploring.swept_fields(plan, FIGURES[figure].serves)
+    fields = engine.swept_fields(plan, FIGURES[figure].serves)
     first = ("serve.prompt_len", "serve.concurrency")
     usual = first if FIGURES[figure].serves else ("train.seq_len", "train.micro_batch")
     across = across if across in fields else usual[0]
@@ -78,7 +79,7 @@ def about(place: str) -> str:
     """The place that what a page shows is about, and so is what stands above and beside it: of
     Explore it may be the server."""
     plan = state.plan()
-    if place != "Explore" or not exploring.figures(plan):
+    if place != "Explore" or not engine.figures(plan):
         return place
     now = asked(plan, state.looks())
     of_server = now.part == GPUS or (now.part in (SWEEP, MAP) and FIGURES[now.figure].serves)
@@ -88,7 +89,7 @@ def about(place: str) -> str:
 def draw() -> None:
     """The page."""
     plan = state.plan()
-    if not exploring.figures(plan):
+    if not engine.figures(plan):
         parts.absent("Neither training nor serving")
         return
     if why_not := not_planned(plan):
@@ -120,10 +121,10 @@ def _choices(plan: Plan, now: Asked) -> None:
     )
     if now.part in WITHOUT_FIELDS:
         return
-    fields = exploring.swept_fields(plan, FIGURES[now.figure].serves)
+    fields = engine.swept_fields(plan, FIGURES[now.figure].serves)
     columns = st.columns(3 if now.part == MAP else 2)
     with columns[0]:
-        _choose("Number", list(exploring.figures(plan)), "figure", now, _figure_title)
+        _choose("Number", list(engine.figures(plan)), "figure", now, _figure_title)
     with columns[1]:
         _choose("Against" if now.part == SWEEP else "Across", fields, "across", now,
                 exploring.title)  # fmt: skip
@@ -139,7 +140,7 @@ def _part(plan: Plan, now: Asked) -> Callable[[Any], None]:
         if part is None:
             return
         figure = now.figure
-        if part == MAP and figure == "device" and "tokens" in exploring.figures(plan):
+        if part == MAP and figure == "device" and "tokens" in engine.figures(plan):
             figure = "tokens"
         state.look(replace(now, part=part, figure=figure).text())
 
@@ -172,18 +173,18 @@ def go(wanted: dict[str, Any]) -> None:
 
 def _sweep(plan: Plan, now: Asked) -> None:
     found = shared.swept(plan, now.across, now.figure)
-    own = exploring.here(plan, now.across)
+    own = engine.here(plan, now.across)
     name = exploring.title(now.across)
-    said = exploring.says(plan, found)
+    said = exploring.says(found)
     left, right = st.columns([4, 1], vertical_alignment="center")
     left.markdown(" ".join([f"**{plain(said[0])}**", *map(plain, said[1:])]))
-    if exploring.is_number(now.across):
+    if engine.is_number(now.across):
         edge = found.edge if found.edge is not None else own
         right.button(
             f"Use {exploring.named(now.across, edge)}",
             key="explore_use",
             on_click=go,
-            args=(exploring.changes(plan, now.across, edge),),
+            args=(engine.changes(plan, now.across, edge),),
             help=f"The {'most' if found.rises else 'least'} that fits becomes the plan.",
             disabled=found.edge is None or edge == own,
             width="stretch",
@@ -191,7 +192,7 @@ def _sweep(plan: Plan, now: Asked) -> None:
 
     def take(value: Any) -> None:
         if value != own:
-            go(exploring.changes(plan, now.across, value))
+            go(engine.changes(plan, now.across, value))
 
     if any(s.plan and s.value is not None for s in found.spots):
         parts.chart(
@@ -269,14 +270,14 @@ def _path(column: str, path: str, of: Plan) -> str:
 
 def _map(plan: Plan, now: Asked) -> None:
     found = shared.mapped(plan, now.across, now.down, now.figure)
-    own = (exploring.here(plan, now.across), exploring.here(plan, now.down))
+    own = (engine.here(plan, now.across), engine.here(plan, now.down))
 
     def take(cell: int) -> None:
         row, column = divmod(cell, len(found.columns))
         if 0 <= row < len(found.rows):
             go(
-                exploring.changes(plan, now.down, found.rows[row])
-                | exploring.changes(plan, now.across, found.columns[column])
+                engine.changes(plan, now.down, found.rows[row])
+                | engine.changes(plan, now.across, found.columns[column])
             )
 
     parts.chart(

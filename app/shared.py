@@ -18,7 +18,7 @@ from memcore.kept import Store, once
 from memcore.plan.plan import Plan
 from memcore.report import Report, Serve
 from memcore.search import bookings as to_book
-from memcore.search import growing, solve, solver
+from memcore.search import explore, growing, solve, solver
 from memcore.search.found import Found
 from memcore.search.lens import Seen
 from memcore.search.lens import lens as find_lens
@@ -268,15 +268,15 @@ def _fewest_for_users(plan: Plan) -> Answer | None:
 
 
 @_for_all(without=NOTHING)
-def swept(plan: Plan, path: str, figure: str) -> exploring.Sweep:
+def swept(plan: Plan, path: str, figure: str) -> explore.Sweep:
     """One field against one number."""
-    return exploring.sweep(plan, path, figure)
+    return explore.sweep(plan, path, figure)
 
 
 @_for_all(without=NOTHING)
-def mapped(plan: Plan, across: str, down: str, figure: str) -> exploring.Map:
+def mapped(plan: Plan, across: str, down: str, figure: str) -> explore.Map:
     """Two fields against one number."""
-    return exploring.grid(plan, across, down, figure)
+    return explore.grid(plan, across, down, figure)
 
 
 @_for_all(without=NOTHING)

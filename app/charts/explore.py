@@ -10,15 +10,16 @@ import plotly.graph_objects as go
 
 from app import exploring, palette
 from app.charts.base import Trace, bar, figure, scatter
-from app.exploring import PART_NAMES, Figure, Map, Spot, Sweep
+from app.exploring import PART_NAMES
 from app.text import VERDICTS
 from memcore.report import CONSUMERS
+from memcore.search.explore import Figure, Map, Spot, Sweep, is_number
 from memcore.units import GiB, bytes_text
 
 HEIGHT = 400
 SPREAD = 12  # from the least to the most, from which on an axis is logarithmic
 MOST_TICKS = 12
-HIGHEST = 2.2  # capacities that an axis of memory shows: what is far beyond would flatten the rest
+HIGHEST = 2.2  # capacities that an axis of memory shows: what is beyond, it says, flattens the rest
 MARKS = {  # of a point, by its verdict; no colour is needed to tell them apart
     "fits": ("circle", palette.OURS, "Fits"),
     "tight": ("diamond", palette.TIGHT, "May fit"),
@@ -35,7 +36,7 @@ SERVED = {  # parts of a server's memory
 def swept(found: Sweep, own: Any) -> go.Figure:
     """A number against the values of a field: numbers along an axis, words as bars. Memory is drawn
     part by part, under the line of what there is of it. `own` is the plan's value."""
-    return _along(found, own) if exploring.is_number(found.path) else _words(found, own)
+    return _along(found, own) if is_number(found.path) else _words(found, own)
 
 
 def scale(of: Figure) -> float:
@@ -66,11 +67,19 @@ def _along(found: Sweep, own: Any) -> go.Figure:
     limit = max((s.limit for s in spots), default=0)
     ys = [(s.value or 0) / unit for s in spots]
     top, bottom = max([*ys, 0.0]), min([*ys, 0.0])
+    beyond = ""
     if of.parts:
+        most = max((s.high for s in spots), default=0)
         top = max(limit / unit, min(top, HIGHEST * limit / unit))
+        beyond = f"up to {bytes_text(most)}, above the chart" if most / unit > 1.08 * top else ""
     elif of.zero_line:  # below zero it does not fit: how far, is no question
         bottom = max(bottom, -max(top, 0.2 * limit / unit))
     shapes, notes = _lines(found, own, limit / unit, xs)
+    if beyond:
+        notes.append(
+            {"text": beyond, "x": 1, "xref": "paper", "xanchor": "right", "y": 1, "yref": "paper",
+             "yanchor": "bottom", "showarrow": False}
+        )  # fmt: skip
     title = f"{exploring.title(found.path)}{f' ({u})' if (u := exploring.unit(found.path)) else ''}"
     return figure(
         traces,

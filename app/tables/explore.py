@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app import exploring
-from app.exploring import PART_NAMES, Map, Sweep
+from app.exploring import PART_NAMES
 from app.tables.base import PATH, Rows, latency_text
 from app.tables.measured import CALIBRATED
 from app.text import VERDICTS
 from memcore.search.bookings import Booking
+from memcore.search.explore import Map, Sweep
 from memcore.search.found import Point
 from memcore.search.measured import FIGURES
 from memcore.units import bytes_text, money_text, rent_text, seconds_or_dash, seconds_text

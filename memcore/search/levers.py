@@ -9,7 +9,6 @@ single one makes a plan fit and trains the same.
 
 from __future__ import annotations
 
-import bisect
 import functools
 import itertools
 import math
@@ -25,6 +24,7 @@ from memcore.plan.plan import SECTIONS, Plan, change_texts, facts, field_paths, 
 from memcore.plan.remedies import SHARDED, WHOLE
 from memcore.plan.repair import planned, settled
 from memcore.report import Memory, fields_but
+from memcore.search.edges import first
 from memcore.timing.certainty import apart, ranked
 from memcore.training.training import Pool, Training
 from memcore.units import bytes_text
@@ -333,7 +333,7 @@ BELOW = 16  # smaller counts that are looked at beside those that halving comes 
 def _first(top: int, low: int, fits: Callable[[int], bool]) -> int:
     """The first of a ladder that fits; `top` does, and below `low` nothing did. Found by halving,
     and then downwards: a count that pads experts less may fit below one that does not."""
-    top = low + bisect.bisect_left(range(low, top), True, key=fits)
+    top = low + first(top - low, lambda i: fits(low + i))
     return min(filter(fits, range(max(0, top - BELOW), top)), default=top)
 
 

@@ -20,6 +20,7 @@ from memcore.models import cards, catalog
 from memcore.plan.plan import Plan, limits_of
 from memcore.plan.repair import planned
 from memcore.plan.sections import Cluster
+from memcore.search.edges import first
 from memcore.search.found import (
     BY,
     COST,
@@ -43,7 +44,6 @@ from memcore.search.solve import (
     Answer,
     Miss,
     Targets,
-    first,
     gpus_each,
     in_a_loop,
     serving_limit,
@@ -291,14 +291,15 @@ class _Run:
             reasons: dict[int, str] = {}  # by the number of replicas
 
             def serves(n: int, tp: int = tp, reasons: dict[int, str] = reasons) -> bool:
+                """Whether n + 1 replicas do."""
                 if n not in reasons:
-                    reasons[n] = self._why_not(name, words, tp, n)
+                    reasons[n] = self._why_not(name, words, tp, n + 1)
                 return reasons[n] in ("", MORE, MONEY)
 
-            n = first(self.users, serves) or self.users
+            n = 1 + first(self.users, serves)
             while n < self.users:
                 n = min(2 * n, self.users)
-                serves(n)
+                serves(n - 1)
             for why in reasons.values():
                 self._exclude(name, why)
 

@@ -15,6 +15,7 @@ from memcore.errors import PlanError
 from memcore.plan.plan import Plan
 from memcore.plan.repair import planned, repair
 from memcore.report import Serve
+from memcore.search.edges import first, last
 from memcore.serving.serve import serve
 from memcore.serving.server import Server
 from memcore.serving.time import at_once, of_running
@@ -142,18 +143,6 @@ class Answer:
         }
 
 
-def last(most: int, ok: Callable[[int], bool]) -> int:
-    """The largest number from 1 to `most` that is ok, if all below it are; 0 where none is."""
-    low, high = 0, 1
-    while high <= most and ok(high):  # first by doubling: what is asked is mostly small
-        low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if ok(middle) else (low, middle)
-    return low
-
-
 def serving_limit(plan: Plan, targets: Targets = ANY) -> str:
     """What keeps a plan from serving as it is asked to: 'memory', 'ttft', 'tpot', or ''."""
     s = Server.of(plan).numbers.serve  # speeds are not computed where nobody asks for them
@@ -246,8 +235,8 @@ def fewest_gpus(plan: Plan, rate: float, targets: Targets = ANY) -> Answer:
         if not room:
             continue
         fits = _Load(server, room, rate, targets)
-        replicas = first(MOST_REPLICAS, fits.enough)
-        if not replicas:
+        replicas = 1 + first(MOST_REPLICAS, fits.enough)
+        if replicas > MOST_REPLICAS:
             missed = fits.missed(MOST_REPLICAS)
             continue
         gpus = fits.gpus(replicas)
@@ -306,14 +295,9 @@ class _Load:
         share = 0.0 if self.apart else self.rate / replicas * self.first(1)
         return self.targets.missed(self.first(running), self.each(running, share))
 
-    def enough(self, replicas: int) -> bool:
-        return not self.missed(replicas)
-
-
-def first(most: int, ok: Callable[[int], bool]) -> int:
-    """The least number from 1 to `most` that is ok, if all above it are; 0 where none is."""
-    found = 1 + last(most, lambda n: not ok(n))
-    return found if found <= most else 0
+    def enough(self, more: int) -> bool:
+        """Whether one replica and so many more are."""
+        return not self.missed(1 + more)
 
 
 def _divisors(n: int) -> list[int]:

@@ -25,8 +25,9 @@ from memcore.plan.field import Facts
 from memcore.plan.plan import Plan, facts, field_of, field_paths, get, limits_of, meant, put
 from memcore.plan.repair import planned
 from memcore.report import Run
+from memcore.search.edges import first, last
 from memcore.search.fitting import WITHIN, Within, limit_of
-from memcore.search.solve import ANY, Targets, last
+from memcore.search.solve import ANY, Targets
 from memcore.search.sweep import swept
 from memcore.serving.serve import servable
 from memcore.training.run import run_of
@@ -195,11 +196,11 @@ def named(plan: Plan, field: str) -> str:
     """The path of a field by its path or its last word, if only one has it. Raises PlanError."""
     known = numeric_fields()
     if field in known or (field.partition(".")[0] == "model" and "." in field):
-        return f"model.{_layers_key(plan)}" if field == "model.layers" else field
+        return f"model.{_layers(plan)}" if field == "model.layers" else field
     if any(field.startswith(f"{part}.") for part in HARDWARE):
         return field
     if field == "layers":
-        return f"model.{_layers_key(plan)}"
+        return f"model.{_layers(plan)}"
     if field == "cluster.gpu":
         return field
     same = [p for p in known if p.rpartition(".")[2] == field]
@@ -310,14 +311,20 @@ def _of_model(plan: Plan, key: str) -> _Axis:
         raise refusal("field", f"{said}; {did_you_mean(key, numbers)}")
 
     def at(value: int) -> Plan | None:
-        changed = {k: _repeated(v, here, value) for k, v in config.items()}
-        changed |= {k: dict(v) for k, v in changed.items() if isinstance(v, Mapping)}
-        put(changed, key, value)
-        return planned(plan, {"model": changed})
+        return planned(plan, {"model": with_number(config, key, value)})
 
     most = MOST_LAYERS if key.rpartition(".")[2] in LAYERS else 1 << 20
     step = next((n for n in (1, 2, 4, 8, 16, 32, 64, 128) if at(n) or at(3 * n)), 1)
     return _Axis(range(step, most + 1, step), at, False, here)
+
+
+def with_number(config: Mapping[str, Any], key: str, value: int) -> dict[str, Any]:
+    """A config.json with another number; lists that have one entry each of it go on as they are."""
+    here = get(config, key)
+    changed = {k: _repeated(v, here, value) for k, v in config.items()}
+    changed |= {k: dict(v) for k, v in changed.items() if isinstance(v, Mapping)}
+    put(changed, key, value)
+    return changed
 
 
 def _repeated(value: Any, here: int, layers: int) -> Any:
@@ -340,15 +347,18 @@ def config_of(plan: Plan) -> dict[str, Any]:
     return dict(model)
 
 
-def _layers_key(plan: Plan) -> str:
-    """What the model's config.json calls its number of layers."""
-    config = config_of(plan)
+def _layers(plan: Plan) -> str:
+    return layers_key(config_of(plan)) or LAYERS[0]
+
+
+def layers_key(config: Mapping[str, Any]) -> str:
+    """What a model's config.json calls its number of layers; '' where it says none."""
     inner = [(f"{k}.", v) for k, v in config.items() if isinstance(v, Mapping)]
     for prefix, part in [("", config), *inner]:
         for key in LAYERS:
             if isinstance(part.get(key), int):
                 return prefix + key
-    return LAYERS[0]
+    return ""
 
 
 def _of_hardware(plan: Plan, part: str, key: str) -> _Axis:
@@ -471,39 +481,14 @@ def _in_time(
             return i
         return min(bisect.bisect_left(values, values[i] * there.seconds / eased.days / DAY), n - 1)
 
-    if backwards:
-        k = _first_ok(n, lambda k: ok(n - 1 - k), 0)
-    else:
-        k = _first_ok(n, ok, soon(soon(0)))
-    if k is None:
+    k = first(n, lambda k: ok(n - 1 - k)) if backwards else first(n, ok, soon(soon(0)))
+    if k == n:
         return None
     inside = n - 1 - k if backwards else k
     ahead = range(inside + 1, n) if backwards else range(inside - 1, -1, -1)
     behind = range(inside, -1, -1) if backwards else range(inside, n)
     missed = list(itertools.takewhile(nearly, ahead[:NEAR]))
     return next((i for i in (*reversed(missed), *behind[:NEAR]) if ok(i, within)), None)
-
-
-def _first_ok(n: int, ok: Callable[[int], bool], start: int) -> int | None:
-    """The least index below n that is ok, if all above it are: looked for from `start` on, further
-    away each time, and then by halving."""
-    step = 1
-    if ok(start):
-        inside, outside = start, start - 1
-        while outside >= 0 and ok(outside):
-            step *= 2
-            inside, outside = outside, max(outside - step, 0) if outside else -1
-    else:
-        inside, outside = start + 1, start
-        while inside < n and not ok(inside):
-            step *= 2
-            outside, inside = inside, min(inside + step, n - 1) if inside < n - 1 else n
-        if inside >= n:
-            return None
-    while inside - outside > 1:
-        middle = (inside + outside) // 2
-        inside, outside = (middle, outside) if ok(middle) else (inside, middle)
-    return inside
 
 
 def _chunks(n: int) -> Iterator[tuple[int, int]]:

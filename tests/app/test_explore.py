@@ -7,11 +7,13 @@ import pytest
 from pages import alive, opened, shown_plan, verdict
 
 from app import charts, exploring, shared, tables
-from app.exploring import FIGURES, Spot, grid, sweep
 from memcore.evaluate import evaluate
 from memcore.explain.book import Book
 from memcore.plan.plan import Plan
 from memcore.report import Report
+from memcore.search import explore
+from memcore.search.explore import FIGURES, Spot, grid, sweep
+from memcore.units import bytes_text
 
 TIGHT = Plan(train={"checkpointing": "none"})
 QLORA = Plan(
@@ -64,8 +66,8 @@ def test_every_point_of_a_sweep_is_what_evaluate_says(path: str, key: str) -> No
     for s in known[:: max(1, len(known) // 4)]:
         agrees(s, FIGURES[key].path)
         if path not in ("model.layers", "model.size"):
-            assert exploring.here(s.plan or Plan(), path) == s.value_at
-    assert charts.swept(found, exploring.here(Plan(), path)).data
+            assert explore.here(s.plan or Plan(), path) == s.value_at
+    assert charts.swept(found, explore.here(Plan(), path)).data
 
 
 def test_up_to_where_it_fits_is_exact() -> None:
@@ -79,7 +81,15 @@ def test_up_to_where_it_fits_is_exact() -> None:
             assert next_
             assert here.verdict in verdicts
             assert next_.verdict not in verdicts
-        assert exploring.named(path, found.edge) in exploring.says(plan, found)[0]
+        assert exploring.named(path, found.edge) in exploring.says(found)[0]
+
+
+def test_what_lies_above_the_chart_is_told() -> None:
+    found = sweep(TIGHT, "train.seq_len", "device")
+    figure = charts.swept(found, 4096)
+    assert max(s.high for s in found.spots) > figure.layout.yaxis.range[1] * 2**30
+    (note,) = [a.text for a in figure.layout.annotations if "above the chart" in a.text]
+    assert note.startswith(f"up to {bytes_text(max(s.high for s in found.spots))}")
 
 
 def test_of_a_field_that_frees_memory_the_least_is_found() -> None:
@@ -89,21 +99,7 @@ def test_of_a_field_that_frees_memory_the_least_is_found() -> None:
     assert found.edge
     fits = {n: evaluate(plan.changed("cluster.gpus", found.edge - n)).memory for n in (0, 1)}
     assert [m.verdict == "fits" for m in fits.values() if m] == [True, False]
-    assert exploring.says(plan, found)[0].startswith(f"Fits from {found.edge} GPUs")
-
-
-def test_what_takes_most_is_named_with_its_instant_and_from_where_on() -> None:
-    """At short lengths the states, at long ones the loss: as the peak of each side has it."""
-    found = sweep(Plan(), "train.seq_len", "device")
-    assert [t.part for t in found.turns] == ["optimizer_states", "workspace"]
-    turn = found.turns[1]
-    assert "loss" in turn.instant.lower()
-    for n, part in ((turn.at - 1, "optimizer_states"), (turn.at, "workspace")):
-        memory = evaluate(Plan().changed("train.seq_len", n)).memory
-        assert memory
-        assert max(memory.consumers, key=lambda c, m=memory: m.consumers[c]) == part
-    said = " ".join(exploring.says(Plan(), found))
-    assert f"from {turn.at:,} tokens on workspace (peak: backward of the loss)" in said
+    assert exploring.says(found)[0].startswith(f"Fits from {found.edge} GPUs")
 
 
 def test_words_bring_what_must_follow_them_and_say_why_where_none_can() -> None:
@@ -127,7 +123,7 @@ def test_words_bring_what_must_follow_them_and_say_why_where_none_can() -> None:
 )
 def test_every_cell_of_a_map_is_what_evaluate_says(across: str, down: str, key: str) -> None:
     found = grid(TIGHT, across, down, key)
-    own = exploring.here(TIGHT, across), exploring.here(TIGHT, down)
+    own = explore.here(TIGHT, across), explore.here(TIGHT, down)
     assert own[0] in found.columns
     assert own[1] in found.rows
     for y, line in list(zip(found.rows, found.spots, strict=True))[::4]:
@@ -188,10 +184,10 @@ def test_what_serves_stands_in_the_order_of_its_rent() -> None:
 def test_every_field_that_is_offered_can_be_swept() -> None:
     """None fails, whatever the plan; of each there is a chart and a sentence."""
     for plan, key in ((QLORA, "device"), (Plan(), "sequences")):
-        for path in exploring.swept_fields(plan, FIGURES[key].serves):
+        for path in explore.swept_fields(plan, FIGURES[key].serves):
             found = sweep(plan, path, key)
-            assert exploring.says(plan, found), path
-            assert charts.swept(found, exploring.here(plan, path)).data
+            assert exploring.says(found), path
+            assert charts.swept(found, explore.here(plan, path)).data
             assert tables.swept(found)
 
 

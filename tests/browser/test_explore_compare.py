@@ -13,9 +13,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 import rig
-from app import exploring
 from memcore.plan.link import decode_pin, encode, encode_pin, pin_name
 from memcore.plan.plan import Plan
+from memcore.search.explore import grid
 
 pytestmark = pytest.mark.long
 Open = Callable[..., Page]
@@ -60,7 +60,7 @@ def test_what_is_clicked_is_the_plan_and_back_undoes_it(open_app: Open, scheme: 
         becomes(page)
     page.get_by_text("Two fields").click()
     cells = page.locator(f"{MAP} .scatterlayer .point")
-    width = len(exploring.grid(Plan(), "train.seq_len", "train.micro_batch", "tokens").columns)
+    width = len(grid(Plan(), "train.seq_len", "train.micro_batch", "tokens").columns)
     cell = cells.nth(3 * width + 3).bounding_box()
     assert cell
     page.mouse.click(cell["x"] + cell["width"] / 2, cell["y"] + cell["height"] / 2)

@@ -3,11 +3,11 @@
 import pytest
 
 from memcore.plan.plan import Plan
+from memcore.search.edges import between, first, last
 from memcore.search.solve import (
     Targets,
     fewest_gpus,
     largest_concurrency,
-    last,
     longest_context,
 )
 from memcore.serving.serve import serve
@@ -23,6 +23,23 @@ def test_the_last_that_is_ok(true, most):
     asked = []
     assert last(most, lambda n: asked.append(n) or n <= true) == min(true, most)
     assert all(1 <= n <= most for n in asked)
+    assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize("start", [0, 3, 99])
+@pytest.mark.parametrize("true", [0, 1, 5, 6, 98, 99, 100])
+def test_the_first_that_is_ok_from_wherever_it_is_looked_for(true, start):
+    asked = []
+    assert first(100, lambda n: asked.append(n) or n >= true, start) == true
+    assert all(0 <= n < 100 for n in asked)
+    assert len(asked) == len(set(asked)) <= 15
+    assert first(0, lambda n: 1 / 0, start) == 0
+
+
+def test_the_edge_between_two_numbers_is_found_either_way():
+    assert between(3, 90, lambda n: n <= 41) == 41
+    assert between(90, 3, lambda n: n >= 41) == 41
+    assert between(5, 6, lambda n: 1 / 0) == 5
 
 
 def does(plan, targets=None):

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 
 from memcore.formats import accelerate
-from memcore.formats.found import Draft, Keys
+from memcore.formats.found import Around, Draft, Keys
 from memcore.formats.texts import options
+from memcore.words.training import EXPANDABLE, NATIVE
 
 # Of what starts processes itself, the options that say how many in all.
 PROCESSES = {
@@ -104,3 +105,28 @@ def described(command: Sequence[str]) -> str:
             return file
     named = re.search(r"--config[ =](\S+)", " ".join(command)) if "tune" in command else None
     return named[1] if named else ""
+
+
+ALLOCATOR, FACTORY_CLI = "train.allocator", "llamafactory-cli"
+# How an environment tells PyTorch's allocator, by its name until 2.10 and since; a program that
+# says nothing has the native one.
+TELLS = re.compile(r"PYTORCH_(?:CUDA_)?ALLOC_CONF")
+SEGMENTS = re.compile(r"expandable_segments:(True|False|1|0)\b", re.IGNORECASE)
+
+
+def allocator(content: str, draft: Draft) -> None:
+    """PyTorch's allocator, where a text sets it."""
+    if "ALLOC_CONF" not in content:
+        return
+    for line in content.splitlines():
+        said = SEGMENTS.search(line) if (told := TELLS.search(line)) else None
+        if said and told and not line.lstrip().startswith("#"):
+            grows = said[1].lower() in ("true", "1")
+            draft.put(ALLOCATOR, EXPANDABLE if grows else NATIVE, told[0], said[0])
+
+
+def of_factory(draft: Draft, around: Around) -> None:
+    """LLaMA-Factory's own command starts several processes with expandable segments (0.9.5:
+    launcher.py, OPTIM_TORCH)."""
+    if around.gpus > 1:
+        draft.put(ALLOCATOR, EXPANDABLE, FACTORY_CLI, "sets expandable_segments:True")

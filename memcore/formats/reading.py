@@ -69,7 +69,7 @@ from memcore.plan.plan import OF_THE_MODEL, Plan, get, put, value_text
 from memcore.plan.repair import issues_in
 from memcore.words.engines import ENGINES, LLAMA_CPP
 from memcore.words.jobs import ANY, SERVE, TRAIN
-from memcore.words.training import FRAMEWORKS, NO_LAYER, SEEING, listed
+from memcore.words.training import FRAMEWORKS, NATIVE, NO_LAYER, SEEING, listed
 
 # Documents: what to call them, whether one is of the kind, how it is read. The first that knows a
 # file reads it.
@@ -118,6 +118,8 @@ GUESSER = "serve.draft_model"
 USUAL_GUESSES = 3  # where a draft is given and no file says how many tokens it guesses
 # What is started by a script's commands, whose variables it may set to several values.
 SERVERS = {*ENGINES, "TGI", "LMDeploy"}
+# What leaves PyTorch's allocator as it is.
+ON_PYTORCH = {"Trainer", "ms-swift", "OpenRLHF", "DeepSpeed", "Accelerate", "GPT-NeoX", "torchtune"}
 TRAINERS = {"Trainer", "Megatron", "verl", "OpenRLHF", "slime", "ms-swift"}
 MOST = 6  # variables told of, and values of each
 Reader = tuple[float, str, Callable[[Draft], None]]
@@ -229,7 +231,10 @@ def read_files(
             knows = f"which knows {keys - lost} of the {keys} keys in it"
             unsure.append(Issue(name, f"taken for {kind}, {knows}"))
     for text in texts:
+        launchers.allocator(text.content, draft)
         _unsure(text, kinds[text.name], draft)
+    if ON_PYTORCH.intersection(kinds.values()):
+        draft.otherwise(launchers.ALLOCATOR, NATIVE, "PYTORCH_ALLOC_CONF")
     if set(kinds.values()) == {FAILURE} and not model:
         told = zip(readers, draft.failures, strict=True)
         raise PlanError(Issue(n, f"{f}; give the files of its job beside it") for n, f in told)
@@ -488,6 +493,8 @@ def _starts(commands: Sequence[Sequence[str]], file: str, draft: Draft) -> None:
     _launched(commands, _nothing, (), 0, draft)
     draft.wants[file] = "what describes the job"
     command = next(each for each in commands if launchers.described(each) == file)
+    if launchers.FACTORY_CLI in command:
+        draft.later.append(launchers.of_factory)
     methods.beside(command[: command.index(next(w for w in command if w.endswith(file)))], draft)
 
 

@@ -10,10 +10,10 @@ import ast
 import re
 from typing import Any
 
-from memcore.formats import python, trainer
+from memcore.formats import launchers, python, trainer
 from memcore.formats.found import AUTO, Draft
 from memcore.formats.texts import module
-from memcore.words.training import ALL_LINEAR
+from memcore.words.training import ALL_LINEAR, EXPANDABLE
 
 # What is called to train, and what sets up the model beside it.
 TRAINS = re.compile(
@@ -88,6 +88,7 @@ def read(content: str, draft: Draft) -> None:
         said.setdefault(trainer.DOUBLE, True)  # as its loader.py does
     if re.search(r"^(?:from|import) unsloth", content, re.MULTILINE):
         draft.leave("unsloth", "its own kernels are not planned: transformers' are")
+        draft.otherwise(launchers.ALLOCATOR, EXPANDABLE, "unsloth_zoo's __init__.py")
     if "unsloth" in content and "get_peft_model" in content:
         for path, value, key in UNSLOTH:
             draft.otherwise(path, value, key)

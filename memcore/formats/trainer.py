@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from memcore.errors import shown
-from memcore.formats import accelerate, deepspeed, hub, megatron, methods
+from memcore.formats import accelerate, deepspeed, hub, launchers, megatron, methods
 from memcore.formats.found import (
     AUTO,
     Around,
@@ -27,7 +27,7 @@ from memcore.formats.found import (
 )
 from memcore.formats.programs import Program
 from memcore.formats.texts import options
-from memcore.words.training import ALL_LINEAR, AS_LOADED, IN_16_BITS, LOWER
+from memcore.words.training import ALL_LINEAR, AS_LOADED, EXPANDABLE, IN_16_BITS, LOWER
 
 RECOMPUTES = (
     *("gradient_checkpointing", "activation_checkpointing", "use_gradient_checkpointing"),
@@ -118,6 +118,8 @@ def read(
         keys.values.setdefault("lora_r", keys.values.pop("r"))
     if program is FACTORY:
         _of_megatron(keys, draft)
+        if launchers.FACTORY_CLI in parts:
+            draft.later.append(launchers.of_factory)
     _attention(keys)
     _sum_of_lengths(keys, draft)
     HF.read(keys, draft)
@@ -251,6 +253,7 @@ def _defaults(program: Program, keys: Keys, draft: Draft) -> None:
     for each in (program, HF):
         each.read(keys, draft, "defaults")
     if program is AXOLOTL:
+        draft.otherwise(launchers.ALLOCATOR, EXPANDABLE, "axolotl's utils/__init__.py")
         draft.later.append(_workers)
 
 

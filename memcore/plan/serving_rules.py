@@ -10,9 +10,10 @@ from memcore.models.families import FAMILIES
 from memcore.models.model import Model
 from memcore.plan.rule import broken, only, to
 from memcore.plan.sizes import most_fitting, next_multiple
+from memcore.tape.kinds import recurs
 from memcore.words import engines
 from memcore.words.optimizers import OPTIMIZERS
-from memcore.words.serving import DRAFT_HEADS, KV_CACHES, PREFILLS
+from memcore.words.serving import DRAFT_HEADS, KV_CACHES, MULTI_TOKEN, PREFILLS
 from memcore.words.stored import AS_PUBLISHED
 
 if TYPE_CHECKING:
@@ -147,13 +148,25 @@ def serving_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
         yield from only(plan, "serve.turns", [1], why)
 
 
+def _no_head(word: str, model: Model) -> str:
+    """Why a head that guesses for a model is not planned, or ''."""
+    if model.entries:
+        return "heads for models with compressed entries are not planned"
+    if word == MULTI_TOKEN:
+        states = any(map(recurs, model.kinds[-1:]))  # its layer is of the model's last kind
+        return "its head would keep states, which is not planned" if states else ""
+    if model.recurrence or model.tower:
+        return "heads for models with states or towers are not planned"
+    return ""
+
+
 def draft_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     """Who can guess tokens for the model."""
     field = "serve.draft_model"
     none = to(field, "none")
     if plan.drafts and plan.serve.draft_model in DRAFT_HEADS:
-        if model is not None and (model.recurrence or model.tower or model.entries):
-            why = "heads for models with states, towers or compressed entries are not planned"
+        why = "" if model is None else _no_head(plan.serve.draft_model, model)
+        if why:
             yield broken(field, why, *none)
     elif draft := plan.draft:
         yield from _of_draft(plan, draft, model)

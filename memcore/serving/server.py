@@ -612,6 +612,9 @@ def chosen(experts: int, top_k: int, tokens: float) -> int:
     return math.ceil(experts * (1 - others) - 1e-9)
 
 
+FEW_BITS = 8  # a checkpoint of less has its head for multi-token prediction in 16 bits
+
+
 def _drafting(plan: Plan) -> Plan:
     """The plan of a draft: the same GPUs, dtypes and cache, without a draft of its own. Where it
     guesses several tokens at once, a forward has as many."""
@@ -628,7 +631,12 @@ def _drafting(plan: Plan) -> Plan:
         document["serve"]["draft_tokens"] = trained.tokens(plan.serve.draft_tokens) - 1
     elif draft:
         document["model"] = word
-    document["train"] = {"attention": FAMILIES[family].attentions[-1], "seq_len": 1}
+    read = {"seq_len": 1}  # nothing is trained
+    if draft is None and target.tower:  # whose images have to fit in
+        read = {name: document["train"][name] for name in ("seq_len", "images", "image_size")}
+    document["train"] = {"attention": FAMILIES[family].attentions[-1], **read}
+    if word == MULTI_TOKEN and bits(plan.weights.matrices) < FEW_BITS:
+        document["serve"]["weight_dtype"] = plan.weights.compute
     found = Plan.of(document)
     if draft and trained:
         return found.of_model(draft)

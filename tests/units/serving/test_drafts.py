@@ -20,12 +20,15 @@ from memcore.serving.time import DRAFT, decoding
 def report(model, tp=1, **fields):
     gpus = {"gpu": "h200-sxm-141gb", "gpus": tp}
     serve = {"tp": tp, "draft_tokens": 3, **fields}
-    plan = Plan.of({"model": model, "cluster": gpus, "train": {"seq_len": 1}, "serve": serve})
+    train = {"seq_len": 1024 if model.endswith("-vision") else 1}  # room for an image
+    plan = Plan.of({"model": model, "cluster": gpus, "train": train, "serve": serve})
     return plan, evaluate(plan)
 
 
-def draft(model, word, tp=1):
-    (row,) = (r for r in report(model, tp, draft_model=word)[1].serve.rows if "draft" in r.name)
+def draft(model, word, tp=1, **fields):
+    (row,) = (
+        r for r in report(model, tp, draft_model=word, **fields)[1].serve.rows if "draft" in r.name
+    )
     return row.bytes
 
 
@@ -100,9 +103,23 @@ def test_heads_are_explained(model, word, tp):
         assert book.explain(f"serve.{name}").value == pytest.approx(getattr(found.serve, name))
 
 
-def test_heads_of_models_with_states_are_refused():
+def test_heads_of_eagle_for_models_with_states_are_refused():
     with pytest.raises(PlanError, match=r"serve\.draft_model.*states"):
-        report("qwen3-next-80b-a3b", 4, draft_model="mtp")
+        report("qwen3-next-80b-a3b", 4, draft_model="eagle")
+
+
+# vllm 0.33, models/qwen3_5_mtp.py: a layer of full attention with its gate, what joins two hidden
+# states, and six norms; the embedding and the head are the model's.
+LAYER_OF_QWEN = 5120 * (2 * 6144 + 2 * 1024 + 6144) + 3 * 5120 * 17408
+IN_16_BITS = 2 * 5120**2 + 2 * 256 + 5 * 5120
+
+
+@pytest.mark.parametrize("model", ["qwen3.6-27b", "qwen3.6-27b-vision"])
+@pytest.mark.parametrize(("stored", "each"), [("bf16", 2), ("nvfp4", 2), ("fp8", 1)])
+def test_multi_token_prediction_of_a_hybrid_is_a_layer_of_attention(model, stored, each):
+    """0.79 GiB in 16 bits, which a checkpoint in 4 bits has it in (nvidia/Qwen3.6-27B-NVFP4)."""
+    size = draft(model, "mtp", weight_dtype=stored)
+    assert size == pytest.approx(each * LAYER_OF_QWEN + 2 * IN_16_BITS, rel=1e-3)
 
 
 # -- files of drafts ------------------------------------------------------------------------------

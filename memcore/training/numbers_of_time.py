@@ -655,7 +655,8 @@ def _part_flops(book: Book, k: str) -> Explanation:
 @rule("time.model_flops")
 def _model_flops(book: Book) -> Explanation:
     meaning = (
-        "What the model itself needs in one step on one GPU: the convention that MFU counts by."
+        "What the model itself needs in one step on one GPU: the convention that MFU counts by, "
+        "with attention of every token to all others, causal or not."
     )
     if book.plan.architecture.tower:
         found = [book.at(f"time.parts.{k}") for k in range(len(parts(book.timed, book.amounts)))]
@@ -667,6 +668,11 @@ def _model_flops(book: Book) -> Explanation:
     return about("Model FLOPs", "FLOP", formula, meaning, [PALM])
 
 
+MEANS_UTILIZATION = (
+    "Share of the peak that is useful; attention is counted without a causal mask, recompute is"
+)
+
+
 @rule("time.mfu|hfu")
 def _utilization(book: Book, which: str) -> Explanation:
     peak = book.at(f"hardware.peak_flops.{peak_dtype(book.timed)}")
@@ -676,4 +682,4 @@ def _utilization(book: Book, which: str) -> Explanation:
     name = {"mfu": "Model FLOPs utilization", "hfu": "Hardware FLOPs utilization"}[which]
     counted = "not counted" if which == "mfu" else "counted"
     formula = work / (book.at("time.step_seconds") * peak)
-    return about(name, "share", formula, f"Share of the peak that is useful; recompute {counted}.")
+    return about(name, "share", formula, f"{MEANS_UTILIZATION} {counted}.")

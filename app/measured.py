@@ -11,8 +11,7 @@ from app import parts, places, state, tables
 from app.line import Item
 from app.text import plain
 from memcore.errors import Issue
-from memcore.formats.snapshot import Device
-from memcore.formats.totals import Totals
+from memcore.formats.memory import ALLOCATED, GpuMemory
 from memcore.plan.measured import MOST_SECONDS, MOST_WAIT, Measured
 from memcore.plan.plan import title_of
 from memcore.report import Memory
@@ -195,29 +194,22 @@ def _snapshot() -> None:
     if held is None or report.memory is None:
         return
     device = held.fullest
-    st.markdown(_totals(device) if isinstance(device, Totals) else _peak(device))
-    if isinstance(device, Totals) and device.ran_out:
-        parts.prose(_why_not(device.peak["allocated"], report.memory))
+    if not device.ran_out:
+        st.markdown(_peak(device))
     for failure in device.failures:
         st.warning(f"Memory ran out: {failure}.", icon=":material/memory_alert:")
-    rows = tables.held(device, report.memory)
-    parts.table(rows, key="held", alt="The plan's peak, and what a run had")
+    if device.ran_out and device.most:
+        parts.prose(_why_not(device.most[ALLOCATED], report.memory))
+    rows = tables.memory_compared(device, report.memory)
+    if rows:
+        parts.table(rows, key="held", alt="The plan's peak, and what a run had")
 
 
-def _peak(device: Device) -> str:
-    free = device.peak.reserved - device.peak.allocated
-    return (
-        f"**GPU {device.index} held {bytes_text(device.peak.allocated)} at its peak**, of "
-        f"{bytes_text(device.reserved_bytes)} reserved; {bytes_text(free)} were reserved and had "
-        f"no tensor. `memplan snapshot` says where in the code each of them was allocated."
-    )
-
-
-def _totals(device: Totals) -> str:
-    if device.ran_out:
-        return f"**Memory ran out: {device.ran_out}.**"
-    said = ", ".join(f"{bytes_text(size)} {name}" for name, size in device.peak.items())
-    return f"**GPU {device.index} had {said} at its peak.** {' '.join(device.remarks())}"
+def _peak(device: GpuMemory) -> str:
+    had = ", ".join(f"{bytes_text(size)} {name}" for name, size in device.most.items())
+    more = " `memplan snapshot` says where in the code each tensor was allocated."
+    told = f"**{device.label} had {had} at its peak.** {' '.join(device.remarks)}"
+    return told + (more if device.groups else "")
 
 
 def _why_not(needed: int, memory: Memory) -> str:

@@ -24,7 +24,7 @@ from memcore.formats import BESIDE, FAILURE, MODEL, Text, kind_of, text_of
 from memcore.formats.benches import is_bench
 from memcore.formats.hub import preset, stored
 from memcore.formats.snapshot import is_pickle
-from memcore.formats.totals import counted_in
+from memcore.formats.totals import totals_in
 from memcore.models import catalog
 from memcore.models.config import parse_config
 from memcore.plan.field import DETAILS, GROUPS, describes
@@ -625,7 +625,7 @@ def _use_texts(texts: Sequence[Text]) -> None:
     stand beside the plan."""
     kinds = {kind_of(text) for text in texts}
     own = ("", FAILURE) if kinds <= {"", FAILURE} else ("",)  # beside a job it is the job's
-    held = [text for text in texts if kind_of(text) in own and counted_in(text.content)]
+    held = [text for text in texts if kind_of(text) in own and totals_in(text.content)]
     if held:
         measured.snapshot_dropped(held[-1].content.encode())
         if not (texts := [text for text in texts if text not in held]):

@@ -26,9 +26,8 @@ from memcore.errors import Issue
 from memcore.explain.book import Book
 from memcore.formats import Text, machines, read_files
 from memcore.formats.benches import bench_of, closed
-from memcore.formats.profile import held_of
-from memcore.formats.snapshot import Snapshot
-from memcore.formats.totals import Counted
+from memcore.formats.memory import RunMemory
+from memcore.formats.snapshot import read_memory
 from memcore.models.families.drafts import family_of
 from memcore.plan.field import described
 from memcore.plan.keys import BENCHED, LOOK, MEASURED, NAME, PINS, VERSION
@@ -868,7 +867,7 @@ def use_snapshot(data: bytes) -> None:
     try:
         if len(data) > places.MOST_HELD:
             raise PlanError([Issue("", f"it has more than {bytes_text(places.MOST_HELD)}")])
-        s.held, s.held_issues = held_of(data), ()
+        s.held, s.held_issues = read_memory(data), ()
     except PlanError as e:
         s.held, s.held_issues = None, e.issues
         return
@@ -877,9 +876,9 @@ def use_snapshot(data: bytes) -> None:
     s.measured_seconds = device.step_seconds or None
 
 
-def held() -> Snapshot | Counted | None:
+def held() -> RunMemory | None:
     """What a run held, by what was dropped last that says it."""
-    found: Snapshot | Counted | None = st.session_state.get("held")
+    found: RunMemory | None = st.session_state.get("held")
     return found
 
 

@@ -46,7 +46,7 @@ from app.tables.levers import server_text as server_text
 from app.tables.levers import waterfall as waterfall
 from app.tables.measured import CALIBRATED as CALIBRATED
 from app.tables.measured import calibrated as calibrated
-from app.tables.measured import held as held
+from app.tables.measured import memory_compared as memory_compared
 from app.tables.memory import consumers as consumers
 from app.tables.memory import largest as largest
 from app.tables.memory import ledger as ledger

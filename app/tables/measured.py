@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from app.tables.base import Rows
-from memcore.formats.snapshot import CATEGORIES, Device
-from memcore.formats.totals import Totals
+from memcore.formats.memory import CATEGORIES, GpuMemory
 from memcore.report import Memory
 from memcore.search.measured import FIRST, STEP, TOKEN, Calibrated, Moved
 from memcore.units import bytes_text, count_text, hours_text, money_text, seconds_text
@@ -41,15 +40,15 @@ def moved_text(moved: Moved | None) -> str:
     return moved.text if moved else "–"
 
 
-def held(device: Device | Totals, memory: Memory) -> Rows:
-    """The plan's peak beside what a run held."""
+def memory_compared(device: GpuMemory, memory: Memory) -> Rows:
+    """The plan's peak, and what a run had."""
     return [
         {
             "figure": CATEGORIES.get(row.name, row.name),
             "planned": "" if row.planned is None else _interval(row.planned, row.at_most),
-            "held": "" if row.measured is None else bytes_text(row.measured),
+            "measured": "" if row.measured is None else bytes_text(row.measured),
         }
-        for row in device.beside(memory)
+        for row in device.compared(memory)
     ]
 
 

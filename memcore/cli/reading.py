@@ -513,7 +513,7 @@ def measured_of(args: argparse.Namespace) -> Measured | None:
 
 
 def _step(path: str, numbers: str, given: str) -> Measured:
-    from memcore.cli.snapshot import snapshot_in
+    from memcore.cli.snapshot import memory_in
     from memcore.plan.measured import Measured
 
     seconds, _, peak = numbers.partition(",")
@@ -532,7 +532,7 @@ def _step(path: str, numbers: str, given: str) -> Measured:
         raise refusal("--measured", said) from None
     of = peak if held else path
     try:
-        if held and not (whole := snapshot_in(peak).fullest.allocated_bytes):
+        if held and not (whole := memory_in(peak).fullest.allocated_bytes):
             raise PlanError([Issue("", "does not say what was allocated")])
         of = path
         return Measured(plan_in(path), took, whole)

@@ -1,4 +1,4 @@
-"""Snapshots: what a run held on a GPU, by `torch.cuda.memory._dump_snapshot`.
+"""Snapshots: what a run had on a GPU, by `torch.cuda.memory._dump_snapshot`.
 
 A snapshot has the allocator's segments and blocks at its end and a trace of the events before it,
 of which the oldest may be lost. Blocks that are freed in the trace, or are there at its end,
@@ -18,163 +18,36 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError
 from memcore.formats.failures import Failure
+from memcore.formats.memory import (
+    ALLOCATED,
+    BEFORE,
+    CATEGORIES,
+    OTHER,
+    REQUESTED,
+    RESERVED,
+    Allocation,
+    GpuMemory,
+    RunMemory,
+)
 from memcore.formats.pickled import plain_values
 from memcore.formats.stacks import BACKWARD, DIVIDES, FORWARD, LOADS, STATE, STEP, Stack, Stacks
+from memcore.formats.totals import MOST, totals_in
 from memcore.hardware import constants
-from memcore.report import Memory, plain
 from memcore.units import GiB, MiB, bytes_text
 
 MAX_BYTES = 128 * MiB  # of a file
 MAX_EVENTS = 1_000_000  # of a file, and as many blocks
 MAX_ALIVE = 300_000  # tensors at once
-MOST = 2**63
-BEFORE, OTHER = "before", "other"  # what no frame tells, beside a report's consumers
-CATEGORIES = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer_states": "optimizer states",
-    BEFORE: "held since before the trace",
-    "activations": "activations",
-    "workspace": "workspace",
-    OTHER: "others",
-}
-STATES = ("parameters", "gradients", "optimizer_states", BEFORE)
 WORKSPACES = tuple(
     int(c.middle) for c in (constants.CUBLAS_WORKSPACE, constants.CUBLAS_WORKSPACE_HOPPER)
 )
 STEPS = "Optimizer.step"  # what begins the name of each step's annotation
-LARGEST, GROUPS, PHASES = 20, 200, 50  # told of at most
-MAX_LOOKS = 100_000_000  # at events, for all phases together
+GROUPS = 200  # told of at most
+MAX_TEXT = 2 * MiB  # of a text with totals
 
 # c10/cuda/CUDACachingAllocator: what a block is rounded up to, and what is split from a larger one.
 SMALLEST = 512
 SMALL = 1 * MiB
-
-
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """Bytes at one instant of a trace, and its seconds since the first event.
-
-    allocated   of blocks with tensors, as torch.cuda.memory_allocated counts them
-    requested   what was asked for these, and for what waits for another stream before it is free:
-                what PyTorch's memory_viz draws; None of a profile, which does not say it
-    reserved    of segments, as torch.cuda.memory_reserved counts them
-    """
-
-    allocated: int
-    requested: int | None
-    reserved: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Tensors that were alive at the peak: of which category, allocated where, how many, and the
-    bytes of all of them."""
-
-    category: str
-    where: str
-    count: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """What an annotation names: how often it was there, the seconds of one, the most allocated."""
-
-    name: str
-    times: int
-    seconds: float
-    allocated_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """A figure of a plan's peak, and the same as it was measured; None where one has none."""
-
-    name: str
-    planned: int | None
-    at_most: int | None  # of an interval
-    measured: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One GPU; or the CPU of a profile of no GPU.
-
-    kind           'GPU' or 'CPU'
-    events         of the trace, in so many seconds
-    start, end     of the trace; peak: where most was allocated
-    reserved_bytes, requested_bytes   at their own peaks
-    categories     allocated bytes at the peak, by CATEGORIES; groups: by where they came from
-    largest        tensors at the peak, the largest first, with those of the same place and size
-    waiting_bytes  at the peak, freed but waiting for another stream
-    largest_free   bytes at the peak: the largest piece of reserved memory without a tensor; None
-                   of a profile
-    step_seconds   between the ends of two optimizer steps; 0 where fewer than two are annotated
-    """
-
-    index: int
-    kind: str
-    events: int
-    seconds: float
-    start: Instant
-    peak: Instant
-    end: Instant
-    reserved_bytes: int
-    requested_bytes: int | None
-    categories: Mapping[str, int]
-    groups: tuple[Held, ...]
-    largest: tuple[Held, ...]
-    waiting_bytes: int
-    largest_free: int | None
-    phases: tuple[Phase, ...]
-    step_seconds: float
-    failures: tuple[Failure, ...]
-
-    @property
-    def label(self) -> str:
-        return self.kind if self.kind == "CPU" else f"{self.kind} {self.index}"
-
-    @property
-    def allocated_bytes(self) -> int:
-        """At its peak."""
-        return self.peak.allocated
-
-    def beside(self, memory: Memory) -> tuple[Beside, ...]:
-        """A plan's peak, beside what this GPU held."""
-        rows = [Beside("allocated", memory.allocated_bytes, None, self.peak.allocated)]
-        rows.append(Beside("reserved", *memory.reserved_bytes, self.reserved_bytes))
-        planned, held = Counter(memory.consumers), Counter(self.categories)
-        names = [name for name in CATEGORIES if planned[name] or held[name]]
-        others = [name for name in CATEGORIES if name not in STATES]
-        for title, of in (("states", STATES), ("all else", others)):
-            planned[title], held[title] = sum(planned[n] for n in of), sum(held[n] for n in of)
-            names.append(title)
-        for name in names:
-            # What is held since before the trace may be any of these.
-            unknown = name in STATES and held[BEFORE] and not held[name]
-            said = planned.get(name)
-            rows.append(Beside(name, said, None, None if unknown else held[name]))
-        return tuple(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    devices: tuple[Device, ...]
-    settings: Mapping[str, Any]
-
-    @property
-    def fullest(self) -> Device:
-        """The GPU on which most was allocated."""
-        return max(self.devices, key=lambda device: device.peak.allocated)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same for JSON."""
-        found: dict[str, Any] = plain(self)
-        for device, said in zip(self.devices, found["devices"], strict=True):
-            said["failures"] = [each.to_dict() for each in device.failures]
-        return found
 
 
 def is_pickle(data: bytes) -> bool:
@@ -182,7 +55,15 @@ def is_pickle(data: bytes) -> bool:
     return data[:1] == b"\x80" and data[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
 
 
-def snapshot_of(data: bytes) -> Snapshot:
+def read_memory(data: bytes) -> RunMemory:
+    """What a run had in memory, by a snapshot or a text with totals. Raises PlanError, with what
+    is wrong with the file."""
+    if len(data) <= MAX_TEXT and (totals := totals_in(data.decode(errors="replace"))):
+        return totals
+    return snapshot_of(data)
+
+
+def snapshot_of(data: bytes) -> RunMemory:
     """What a snapshot's file says. Raises PlanError, with what is wrong with it."""
     try:
         if len(data) > MAX_BYTES:
@@ -190,7 +71,7 @@ def snapshot_of(data: bytes) -> Snapshot:
         if not is_pickle(data):
             raise ValueError(
                 "it is no pickle, as torch.cuda.memory._dump_snapshot writes, and no text that is "
-                "read says what was held, or that memory ran out"
+                "read says what was allocated, or that memory ran out"
             )
         return _read(plain_values(data))
     except ValueError as e:
@@ -271,7 +152,7 @@ def _event(entry: Any, stacks: Stacks) -> Event:
     return Event(action, address, size, time, stacks.of(_frames(entry)))
 
 
-def _read(found: Any) -> Snapshot:
+def _read(found: Any) -> RunMemory:
     if isinstance(found, list):  # before PyTorch 2.0
         found = {"segments": found}
     if not isinstance(found, Mapping) or "segments" not in found:
@@ -302,7 +183,7 @@ def _read(found: Any) -> Snapshot:
         ).device(i, [n for n in notes if n.get("device", i) in (i, -1)])
         for i in sorted(used)
     )
-    return Snapshot(devices, _told(settings))
+    return RunMemory(devices, _told(settings))
 
 
 def _told(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -503,67 +384,45 @@ class Replay:
 
     # ---- what is said of it
 
-    def device(self, index: int, notes: Sequence[Mapping[str, Any]], kind: str = "GPU") -> Device:
+    def device(self, index: int, notes: Sequence[Mapping[str, Any]]) -> GpuMemory:
         at = max(range(len(self.allocated)), key=self.allocated.__getitem__)
         spans = list(self._spans(notes))
         begins = self._steps(spans)
-        alive = [life for life in self.lives if life.alive(at)]
-        held = [(self._category(life, begins), life) for life in alive]
-        groups, alike = Counter[tuple[str, str]](), Counter[tuple[str, str, int]]()
-        counts = Counter[tuple[str, str]]()
+        groups, counts = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
         categories = dict.fromkeys(CATEGORIES, 0)
-        for category, life in held:
-            where = life.stack.where or f"{bytes_text(life.size)} each, without a stack"
-            groups[category, where] += life.size
-            counts[category, where] += 1
-            alike[category, where, life.size] += 1
-            categories[category] += life.size
-        if unseen := max(0, self.allocated[at] - groups.total()):  # of a profile
-            categories[BEFORE] += unseen
-            groups[BEFORE, "not in the trace"], counts[BEFORE, "not in the trace"] = unseen, 1
-        largest = sorted(alike.items(), key=lambda pair: -pair[0][2])[:LARGEST]
+        for life in self.lives:
+            if life.alive(at):
+                category = self._category(life, begins)
+                where = life.stack.where or f"{bytes_text(life.size)} each, without a stack"
+                groups[category, where] += life.size
+                counts[category, where] += 1
+                categories[category] += life.size
         last = len(self.events)
         ends = [(name, end) for name, (_, end) in spans if name.startswith(STEPS)]
         steps = sorted(end for name, end in ends if name == ends[0][0])  # of one optimizer
         gaps = [b - a for a, b in itertools.pairwise(steps) if b > a]
-        return Device(
-            index, kind, last, self._seconds(last), self._instant(0), self._instant(at),
-            self._instant(last), max(self.reserved), max(self.requested, default=None),
-            {name: size for name, size in categories.items() if size},
-            tuple(Held(*of, counts[of], size) for of, size in groups.most_common(GROUPS)),
-            tuple(Held(category, where, count, count * size)
-                  for (category, where, size), count in largest),
-            sum(life.size for life in self.lives if life.taken(at) and not life.alive(at)),
-            self._largest_free(at), self._phases(spans),
-            statistics.median(gaps) / 1e6 if gaps else 0.0,
-            tuple(
+        return GpuMemory(
+            index,
+            {"start": self._at(0), "allocated peak": self._at(at), "end": self._at(last)},
+            {ALLOCATED: self.allocated[at], REQUESTED: max(self.requested),
+             RESERVED: max(self.reserved)},
+            failures=tuple(
                 Failure(event.size, free=max(0, event.address), allocated=self.allocated[i],
                         reserved=self.reserved[i])
                 for i, event in enumerate(self.events, start=1) if event.action == "oom"
             ),
+            categories={name: size for name, size in categories.items() if size},
+            groups=tuple(
+                Allocation(*of, counts[of], size) for of, size in groups.most_common(GROUPS)
+            ),
+            events=last,
+            seconds=(self.events[-1].time - self.events[0].time) / 1e6 if last else 0.0,
+            step_seconds=statistics.median(gaps) / 1e6 if gaps else 0.0,
         )  # fmt: skip
 
-    def _seconds(self, at: int) -> float:
-        return (self.events[at - 1].time - self.events[0].time) / 1e6 if at else 0.0
-
-    def _instant(self, at: int) -> Instant:
-        asked = self.requested[at] if self.requested else None
-        return Instant(self.allocated[at], asked, self.reserved[at], self._seconds(at))
-
-    def _largest_free(self, at: int) -> int | None:
-        if not self.requested:
-            return None
-        for event in reversed(self.events[at:]):
-            self.ranges.apply(event, back=True)
-        taken = sorted((life.address, life.size) for life in self.lives if life.taken(at))
-        free = next_ = 0
-        for start in self.ranges.starts:
-            here, end = start, self.ranges.ends[start]
-            while next_ < len(taken) and taken[next_][0] < end:
-                address, size = taken[next_]
-                free, here, next_ = max(free, address - here), address + size, next_ + 1
-            free = max(free, end - here)
-        return free
+    def _at(self, at: int) -> dict[str, int]:
+        return {ALLOCATED: self.allocated[at], REQUESTED: self.requested[at],
+                RESERVED: self.reserved[at]}  # fmt: skip
 
     @functools.cached_property
     def _workspaces(self) -> tuple[_Life, ...]:
@@ -619,29 +478,6 @@ class Replay:
             elif open_.get(name):
                 yield name, (open_[name].pop(), time)
         yield from ((name, (time, end)) for name, times in open_.items() for time in times)
-
-    def _phases(self, spans: Sequence[_Span]) -> tuple[Phase, ...]:
-        times = [event.time for event in self.events]
-        by_name: dict[str, list[tuple[int, int]]] = {}
-        left = MAX_LOOKS
-        for name, span in spans:
-            by_name.setdefault(name, []).append(span)
-
-        def most(start: int, end: int) -> int:
-            nonlocal left
-            low, high = bisect_right(times, start), bisect_right(times, end)
-            left -= high - low
-            return max(self.allocated[low : high + 1], default=0) if left > 0 else 0
-
-        return tuple(
-            Phase(
-                name,
-                len(of),
-                statistics.mean(max(0, end - start) for start, end in of) / 1e6,
-                max(most(*span) for span in of),
-            )
-            for name, of in list(by_name.items())[:PHASES]
-        )
 
 
 def _asked(block: Mapping[str, Any], size: int) -> int:

@@ -15,7 +15,6 @@ from typing import Any
 LOADS, DIVIDES, STATE, STEP, BACKWARD, FORWARD = (
     *("loads", "divides", "state", "step", "backward", "forward"),
 )
-OPERATION = "operation"  # the file of what a profile has no file for
 _MODULE = r"torch/nn/modules/module\.py$"
 _OPTIMIZER = r"/optim(?:izers?)?/(?!lr_)|optimizer\w*\.py$"
 DECIDES = tuple(
@@ -33,8 +32,6 @@ DECIDES = tuple(
         (BACKWARD, "", r"autograd::[Ee]ngine|AccumulateGrad|^backward$|_engine_run_backward"),
         (FORWARD, r"\.py$", "^forward$"),
         (FORWARD, _MODULE, "_call_impl$"),
-        (FORWARD, OPERATION, "^nn.Module: "),
-        (STEP, OPERATION, "^Optimizer.step#"),
         (FORWARD, r"torch/nn/functional\.py$", ""),
     )
 )  # fmt: skip
@@ -115,8 +112,7 @@ def _frame(entry: Any) -> _Frame | None:
     kind = next((k for k, f, n in DECIDES if n.search(function) and f.search(file)), "")
     if not file.endswith(".py"):
         found = _OF_AUTOGRAD.search(function)
-        known = function[:MAX_NAME] if file == OPERATION else ""
-        return _Frame(kind, function, known, True, found[1][:MAX_NAME] if found else "")
+        return _Frame(kind, function, "", True, found[1][:MAX_NAME] if found else "")
     line = entry.get("line")
     short = "/".join(file.split("/")[-2:])[-MAX_NAME:]
     at = f":{line}" if isinstance(line, int) and 0 < line < MAX_LINE else ""

@@ -136,8 +136,8 @@ def test_a_dropped_snapshot_stands_beside_the_plan_and_becomes_its_run() -> None
     at = opened(encode(PLAN, short=True), "time")
     at.file_uploader(key="config_file").upload("run.pickle", snapshot(), "application/x").run()
     alive(at)
-    assert "held 32.0 MiB at its peak" in texts(at)
-    beside = frame(at, "held").set_index("figure")["held"]
+    assert "GPU 0 had 32.0 MiB allocated" in texts(at)
+    beside = frame(at, "measured").set_index("figure")["measured"]
     assert (beside["allocated"], beside["states"]) == ("32.0 MiB", "0 B")
     (form,) = [b for b in at.button if b.label == "Use it"]
     form.click().run()
@@ -160,7 +160,9 @@ def test_what_an_allocator_printed_stands_beside_the_plan(by: str) -> None:
     alive(at)
     assert "GPU 0 had 20.0 GiB allocated at its peak" in texts(at)
     assert "Memory ran out once" in texts(at)
-    assert frame(at, "held").set_index("figure")["held"].to_dict() == {"allocated": "20.0 GiB"}
+    assert frame(at, "measured").set_index("figure")["measured"].to_dict() == {
+        "allocated": "20.0 GiB"
+    }
     assert at.session_state["measured_gib"] == 20
 
 

@@ -645,7 +645,7 @@ def test_dropping_a_memory_snapshot_leads_to_what_it_says(open_app: Open) -> Non
     held = pickle.dumps(gpu.snapshot())
     reading.drop(page, '[data-testid="stMain"] h5', "run.pickle", held)
     page.wait_for_url(lambda url: "/time" in url)
-    expect(page.get_by_text("held 32.0 MiB at its peak")).to_be_visible()
+    expect(page.get_by_text("GPU 0 had 32.0 MiB allocated")).to_be_visible()
     assert reading.addressed(page).train.micro_batch == 2
     message = (
         "CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has a total capacity of 79.25 GiB of "

@@ -30,9 +30,9 @@ from memcore.formats import (
 from memcore.formats.benches import bench_of, is_bench
 from memcore.formats.failures import failure
 from memcore.formats.found import Draft
-from memcore.formats.profile import held_of
 from memcore.formats.reading import DOCUMENTS
-from memcore.formats.totals import counted_in
+from memcore.formats.snapshot import read_memory
+from memcore.formats.totals import totals_in
 from memcore.models import unplanned
 from memcore.plan.link import decode, decode_pin
 from memcore.stream.lengths import read_lengths
@@ -133,8 +133,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "a Modelfile": lambda text: ollama.recognise(text) and ollama.read(text, Draft()),
     "a failure": failure,
     "a benchmark": lambda text: is_bench(text) or bench_of(text.encode()),
-    "totals": counted_in,
-    "what a run held": lambda text: held_of(text.encode()),
+    "totals": totals_in,
+    "what a run held": lambda text: read_memory(text.encode()),
     "lengths": lambda text: read_lengths(text.encode()),
     "a name on the hub": lambda text: [hub.preset(text), hub.stored(text), hub.unplanned(text)],
     "a preset's name": lambda text: hub.cached(text),

@@ -479,21 +479,21 @@ def test_snapshot_says_what_a_run_held(memplan, snapshot):
     assert "expandable_segments=False" in said
     found = memplan("snapshot", snapshot, "--json").json
     (device,) = found["devices"]
-    assert device["peak"]["allocated"] == 32 * MIB
+    assert device["instants"]["allocated peak"]["allocated"] == 32 * MIB
     assert device["categories"] == {"parameters": 30 * MIB, "workspace": 2 * MIB}
     rows = memplan("snapshot", snapshot, "--csv").csv
-    (peak,) = [row for row in rows if row["name"] == "peak"]
+    (peak,) = [row for row in rows if row["name"] == "allocated peak"]
     assert (peak["table"], peak["allocated"]) == ("instants", str(32 * MIB))
     assert {row["device"] for row in rows} == {"GPU 0"}
 
 
-def test_snapshot_stands_beside_a_plan_and_becomes_its_measured_run(memplan, file, snapshot):
+def test_snapshot_is_compared_with_a_plan_and_becomes_its_measured_run(memplan, file, snapshot):
     plan = file("fits")
     said = memplan("snapshot", snapshot, plan).out
     assert re.search(r"allocated .* 32\.0 MiB", said)
     found = memplan("snapshot", snapshot, plan, "--json").json
     assert found["measured"] == {"seconds": pytest.approx(2, abs=0.01), "bytes": 32 * MIB}
-    row = next(row for row in found["beside"] if row["name"] == "parameters")
+    row = next(row for row in found["compared"] if row["name"] == "parameters")
     assert row["measured"] == 30 * MIB
     query = parse_qs(urlsplit(found["link"]).query)
     measured, issues = decode_measured("measured", query["measured"][0])
@@ -508,11 +508,11 @@ def test_snapshot_reads_what_an_allocator_or_nvidia_smi_printed(memplan, file, t
     plan, run, smi = file("fits"), tmp_path / "run.json", tmp_path / "smi.txt"
     run.write_text('{"allocated_bytes.all.peak": 21474836480, "num_ooms": 1}')
     said = memplan("snapshot", str(run), plan).out
-    assert re.search(r"allocated +0 B +20\.0 GiB", said)
+    assert re.search(r"each at its own peak +20\.0 GiB", said)
     assert "Memory ran out once" in said
     assert re.search(r"allocated +[0-9.]+ GiB +20\.0 GiB +[-+]", said)
     rows = memplan("snapshot", str(run), plan, "--csv").csv
-    assert [row["table"] for row in rows] == ["now", "peak", "beside"]
+    assert [row["table"] for row in rows] == ["instants", "most", "compared"]
     found = memplan("evaluate", plan, "--measured", f"{plan}=2.5,{run}", "--json").json
     assert found["calibrated"]["measured"] == {"seconds": 2.5, "bytes": 20 * 2**30}
     smi.write_text("Memory-Usage\n| 70W / 400W |   45231MiB / 81559MiB |      0% |\n")
@@ -528,8 +528,8 @@ def test_what_is_no_snapshot_is_refused(memplan, file, tmp_path):
     assert ran.status == 2
     assert ran.err == (
         f"memplan: {path}: no memory snapshot of PyTorch: it is no pickle, as "
-        "torch.cuda.memory._dump_snapshot writes, and no text that is read says what was held, or "
-        "that memory ran out\n"
+        "torch.cuda.memory._dump_snapshot writes, and no text that is read says what was "
+        "allocated, or that memory ran out\n"
     )
     ran = memplan("snapshot", str(tmp_path / "none.pickle"))
     assert "none.pickle: no such file" in ran.err

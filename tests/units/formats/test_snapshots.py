@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
+from memcore.formats.memory import BEFORE
 from memcore.formats.pickled import plain_values
-from memcore.formats.snapshot import BEFORE, rounded, snapshot_of
+from memcore.formats.snapshot import rounded, snapshot_of
 from memcore.formats.stacks import Stacks
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
@@ -32,6 +33,11 @@ def frames(*said: str) -> list[dict[str, Any]]:
 
 def read(found: Any, protocol: int = 4) -> Any:
     return snapshot_of(pickle.dumps(found, protocol=protocol))
+
+
+def peak(device: Any) -> Any:
+    """What was there when most was allocated."""
+    return device.instants["allocated peak"]
 
 
 MODULE = "/x/site-packages/torch/nn/modules/module.py"
@@ -85,13 +91,12 @@ def test_what_is_held_at_the_peak_is_told_by_its_stacks() -> None:
     assert device.categories["parameters"] == parameters
     assert device.categories["optimizer_states"] == 2 * parameters
     assert device.categories["gradients"] + device.categories["workspace"] > 0
-    assert sum(device.categories.values()) == device.peak.allocated == max(gpu.counts)[0]
+    assert sum(device.categories.values()) == peak(device)["allocated"] == max(gpu.counts)[0]
     (forward,) = [group for group in device.groups if group.category == "activations"]
     assert forward.where == "llama/modeling_llama.py:170 forward"
     assert device.groups[0].bytes >= forward.bytes
     (backward,) = {g.where for g in device.groups if g.category in ("gradients", "workspace")}
     assert backward == "MmBackward0"
-    assert device.largest[0].bytes // device.largest[0].count == 16 * MIB
 
 
 def test_what_a_trace_begins_without_is_held_since_before() -> None:
@@ -102,7 +107,7 @@ def test_what_a_trace_begins_without_is_held_since_before() -> None:
         for block in segment["blocks"]:
             block["frames"] = []
     device = read(found).fullest
-    assert device.start.allocated == gpu.counts[lost + 20][0]
+    assert device.instants["start"]["allocated"] == gpu.counts[lost + 20][0]
     assert device.categories[BEFORE] == 3 * (12 * MIB + 16 * KIB)
     assert any("each, without a stack" in g.where for g in device.groups if g.category == BEFORE)
 
@@ -124,7 +129,7 @@ def test_without_any_stack_no_category_is_guessed() -> None:
     for block in gpu.blocks.values():
         block.frames = []
     device = read(gpu.snapshot()).fullest
-    assert device.categories == {"other": device.peak.allocated}
+    assert device.categories == {"other": peak(device)["allocated"]}
     assert device.groups[0].where.endswith("each, without a stack")
 
 
@@ -161,14 +166,10 @@ def test_the_innermost_frame_that_decides_says_what_a_tensor_is_for(
     assert (found.kind, found.where) == (kind, where)
 
 
-def test_phases_and_the_seconds_of_a_step_come_from_annotations() -> None:
+def test_the_seconds_of_a_step_come_from_annotations() -> None:
     gpu = run(steps=3)
     device = read(gpu.snapshot()).fullest
-    (phase,) = device.phases
-    assert (phase.name, phase.times) == ("Optimizer.step#AdamW.step", 3)
-    assert 0.5 < phase.seconds < 0.51
     assert 0.5 < device.step_seconds < 0.51
-    assert 0 < phase.allocated_bytes <= device.peak.allocated
     assert read(run(steps=1).snapshot()).fullest.step_seconds == 0
     for note in list(gpu.notes):  # another optimizer steps right after each
         time = note["time_us"] + 9
@@ -193,7 +194,7 @@ def test_a_replay_of_a_random_trace_is_what_the_allocator_counted(
     seed: int, expandable: bool, kept: float, protocol: int
 ) -> None:
     """To the byte, however much of the trace's beginning is lost: at its start, at its end, at each
-    peak, and the largest free piece."""
+    peak."""
     chance, gpu = random.Random(seed), Allocator(expandable, capacity=200 * MIB)
     alive: list[int] = []
     waiting: list[int] = []
@@ -214,14 +215,11 @@ def test_a_replay_of_a_random_trace_is_what_the_allocator_counted(
     counts = gpu.counts[len(gpu.counts) - 1 - last :]
     device = read(gpu.snapshot(last), protocol).fullest
     assert device.events == last
-    for at, (allocated, requested, reserved, _) in ((device.start, counts[0]),
-                                                   (device.end, counts[-1])):  # fmt: skip
-        assert (at.allocated, at.requested, at.reserved) == (allocated, requested, reserved)
-    peak = max(counts, key=lambda count: count[0])
-    assert (device.peak.allocated, device.peak.reserved) == (peak[0], peak[2])
-    assert device.requested_bytes == max(count[1] for count in counts)
-    assert device.reserved_bytes == max(count[2] for count in counts)
-    assert device.largest_free == peak[3]
+    for at, counted in (("start", counts[0]), ("end", counts[-1])):
+        assert tuple(device.instants[at].values()) == counted[:3]
+    most = max(counts, key=lambda count: count[0])
+    assert (peak(device)["allocated"], peak(device)["reserved"]) == (most[0], most[2])
+    assert tuple(device.most.values()) == tuple(max(c[i] for c in counts) for i in range(3))
 
 
 def test_older_snapshots_are_read() -> None:
@@ -234,11 +232,8 @@ def test_older_snapshots_are_read() -> None:
         device = read(found).fullest
         assert device.index == 1
         assert device.events == 0
-        at = device.peak
-        expected = (2 * MIB, 2 * MIB - 100, 20 * MIB)
-        assert (at.allocated, at.requested, at.reserved) == expected
+        assert tuple(peak(device).values()) == (2 * MIB, 2 * MIB - 100, 20 * MIB)
         assert device.categories == {"activations": 2 * MIB}
-        assert device.largest_free == 18 * MIB
     modern = run().snapshot()
     whole = read(modern).fullest
     for event in modern["device_traces"][0]:
@@ -250,9 +245,9 @@ def test_older_snapshots_are_read() -> None:
     for key in ("allocator_settings", "external_annotations"):
         modern.pop(key)
     bare = read(modern).fullest
-    assert bare.peak.allocated == whole.peak.allocated
-    assert bare.reserved_bytes == whole.reserved_bytes
-    assert (bare.seconds, bare.phases) == (0, ())
+    assert peak(bare)["allocated"] == peak(whole)["allocated"]
+    assert bare.most == whole.most
+    assert bare.seconds == 0
 
 
 def test_sizes_are_rounded_as_the_allocator_is_told() -> None:
@@ -264,13 +259,13 @@ def test_sizes_are_rounded_as_the_allocator_is_told() -> None:
     assert rounded(1025 * MIB, divided) == 1152 * MIB
 
 
-def test_a_plan_stands_beside_what_was_measured() -> None:
+def test_a_plan_is_compared_with_what_was_measured() -> None:
     report = evaluate(Plan())
     assert report.memory
     device = read(run().snapshot()).fullest
-    rows = {row.name: row for row in device.beside(report.memory)}
+    rows = {row.name: row for row in device.compared(report.memory)}
     assert rows["allocated"].planned == report.memory.allocated_bytes
-    assert rows["allocated"].measured == device.peak.allocated
+    assert rows["allocated"].measured == peak(device)["allocated"]
     assert (rows["reserved"].planned, rows["reserved"].at_most) == report.memory.reserved_bytes
     for name, size in report.memory.consumers.items():
         assert rows[name].planned == size
@@ -366,13 +361,14 @@ def test_a_snapshot_of_a_real_gpu_says_what_its_counters_said():
     """Two steps of a small Llama on an H100 under PyTorch 2.11; torch.cuda.max_memory_allocated,
     max_memory_reserved and memory_allocated behind them. The files' folders were renamed."""
     (device,) = snapshot_of(gzip.decompress(REAL.read_bytes())).devices
-    assert device.peak.allocated == 1_104_028_160
-    assert (device.peak.reserved, device.end.reserved) == (1_218_445_312, 1_218_445_312)
-    assert device.end.allocated == 606_651_904
-    assert sum(device.categories.values()) == device.peak.allocated
+    assert peak(device)["allocated"] == 1_104_028_160
+    end = device.instants["end"]
+    assert (peak(device)["reserved"], end["reserved"]) == (1_218_445_312, 1_218_445_312)
+    assert end["allocated"] == 606_651_904
+    assert sum(device.categories.values()) == peak(device)["allocated"]
     # Two bf16 moments of 90 million weights. cuBLAS's two workspaces stay, and are no gradients.
     kept = device.categories
     assert kept["optimizer_states"] == pytest.approx(2 * kept["parameters"], rel=0.01)
     assert kept["workspace"] > 2 * constants.CUBLAS_WORKSPACE_HOPPER.middle
     assert "gradients" not in kept
-    assert {p.name: p.times for p in device.phases}["Optimizer.step#AdamW.step"] == 2
+    assert device.step_seconds > 0

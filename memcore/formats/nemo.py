@@ -7,7 +7,7 @@ grpo_math_1B.yaml, Automodel 0.2's recipes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memcore.errors import shown
@@ -15,6 +15,7 @@ from memcore.formats import megatron
 from memcore.formats.found import Draft, Keys, UnsaidError, flag, names, positive
 from memcore.formats.methods import reference
 from memcore.formats.programs import Program
+from memcore.formats.texts import overridden
 from memcore.words.engines import ENGINES
 
 NEMO = Program("nemo")
@@ -34,9 +35,31 @@ def recognise(values: Mapping[str, Any]) -> bool:
     )
 
 
+def starts(command: Sequence[str]) -> bool:
+    """Whether a command's words change such a file."""
+    said = _changes(command)
+    return {"trainer", "model"} <= said.keys() and recognise(said)
+
+
+def launched(command: Sequence[str], draft: Draft) -> None:
+    """What a command says in place of a file that is not read."""
+    read(_changes(command), draft)
+    draft.leave(
+        "the command", "changes a file of NeMo's, of which what it does not say is not read"
+    )
+
+
+def _changes(command: Sequence[str]) -> dict[str, Any]:
+    pairs = (word.lstrip("+").partition("=") for word in command if word[:1] != "-")
+    return overridden({}, [(key, value) for key, is_set, value in pairs if is_set and "." in key])
+
+
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What the file says."""
     flat = _flat(values)
+    of_tuning = _section(_section(_section(values, "model"), "data"), "train_ds")
+    if "max_seq_length" in of_tuning:  # NeMo 1.23: megatron_gpt_finetuning_config.yaml
+        flat["max_seq_length"] = of_tuning["max_seq_length"]
     states = values.get("optimizer")
     if isinstance(states, Mapping):
         known = (megatron.PRECISION_AWARE, megatron.MASTERS, *megatron.MOMENTS)

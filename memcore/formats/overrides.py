@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from memcore.formats.launchers import BY_FILE, OTHER_FILES
-from memcore.formats.texts import Text, options, written
+from memcore.formats.texts import Text, options, read_value, written
 
 # Programs whose words after them are their own, in place of a module's or a script's.
 PROGRAMS = {*BY_FILE, "vllm", "automodel"} - {"torchrun", "accelerate", "deepspeed", "srun", "uv"}
@@ -36,7 +36,11 @@ def applied(texts: Sequence[Text]) -> list[Text]:
         script, files = written(text) if text.document is None else (text, [])
         found += [script, *(file for file in files if file.name not in names)]
         names |= {file.name for file in files}
-    by_name = {PurePath(text.name).name: text.name for text in found if text.document is not None}
+    by_name = {
+        PurePath(text.name).name: text.name
+        for text in found
+        if text.document is not None or _parses(text)
+    }
     given: dict[str, list[tuple[str, str]]] = {}
     for text in found:
         if by_name and text.document is None:
@@ -44,10 +48,27 @@ def applied(texts: Sequence[Text]) -> list[Text]:
                 file, pairs = _over(command, by_name)
                 if pairs:
                     given.setdefault(file, []).extend(pairs)
-    return [
-        Text(text.name, text.content, tuple(given[text.name])) if text.name in given else text
-        for text in found
+    return [_with(text, given.get(text.name, [])) for text in found]
+
+
+def _parses(text: Text) -> bool:
+    """Whether a text is a script in Python that takes options."""
+    return text.name.endswith(".py") and ".add_argument(" in text.content
+
+
+def _with(text: Text, given: list[tuple[str, str]]) -> Text:
+    """A text with what a command says over it: over a script's own defaults of its options too."""
+    if not given or text.document is not None:
+        return Text(text.name, text.content, tuple(given)) if given else text
+    told = [
+        f'given.add_argument("--{name}", default={_constant(value)!r})' for name, value in given
     ]
+    return Text(text.name, "\n".join((text.content, *told)))
+
+
+def _constant(text: str) -> object:
+    value = read_value(text)
+    return value if isinstance(value, (bool, int, float, list)) else text
 
 
 def _over(command: Sequence[str], by_name: dict[str, str]) -> tuple[str, list[tuple[str, str]]]:
@@ -56,11 +77,9 @@ def _over(command: Sequence[str], by_name: dict[str, str]) -> tuple[str, list[tu
         option, equals, value = word.partition("=")
         before = option if equals else command[at - 1] if at else ""
         file = by_name.get(PurePath(value if equals else word).name, "")
-        if (
-            not file
-            or before in OTHER_FILES
-            or (before[:1] == "-" and not NAMES_FILE.fullmatch(before))
-        ):
+        own = file.endswith(".py")  # a script is named where it stands
+        named = before[:1] == "-" and (own or not NAMES_FILE.fullmatch(before))
+        if not file or named or before in OTHER_FILES:
             continue
         starts = [
             n
@@ -69,9 +88,11 @@ def _over(command: Sequence[str], by_name: dict[str, str]) -> tuple[str, list[tu
             or each.rpartition("/")[2] in PROGRAMS
             or (n and command[n - 1] in ("-m", "--module"))
         ]
-        if not starts:
+        if not starts and not own:
             return "", []
-        words = [*command[starts[-1] + 1 : at], *command[at + 1 :]]
+        words = list(command[at + 1 :])
+        if not own:
+            words += command[starts[-1] + 1 : at]
         sets = [set_to for each in words if (set_to := SETS.fullmatch(each))]
         rest = options(each for each in words if not SETS.fullmatch(each))[1]
         pairs = {name: _text(value) for name, value in rest.items()}

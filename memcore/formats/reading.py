@@ -89,6 +89,7 @@ DOCUMENTS: tuple[Known, ...] = (
     ("SGLang", servers.of_sglang, servers.configured),
     ("vLLM", servers.configures, servers.configured),
 )
+STARTS = 0.5 + next(at for at, known in enumerate(DOCUMENTS) if known[0] == "Accelerate")
 MODEL, MODELOPT = "config.json", "hf_quant_config.json"
 FAILURE, START = "memory ran out", "a command that starts a job"
 BESIDE = (
@@ -208,6 +209,7 @@ def read_files(
     texts = overrides.applied(texts)
     readers = {text.name: _reader(text) for text in texts}
     _join(texts, readers)
+    _starters(texts, readers)
     kinds = {name: kind for name, (_, kind, _) in readers.items()}
     for text in texts:
         if no_plan := _unplanned(text, kinds[text.name]):
@@ -413,6 +415,22 @@ def _join(texts: Sequence[Text], readers: dict[str, Reader]) -> None:
             readers |= {text.name: (turn, kind, lambda draft: None) for text in more}
 
 
+def _starters(texts: Sequence[Text], readers: dict[str, Reader]) -> None:
+    """Scripts whose command starts a module of Python that is read beside them are read with it."""
+    modules = {PurePath(name).name for name, reader in readers.items() if reader[1]}
+    modules = {name for name in modules if name.endswith(".py")}
+    for text in texts if modules else ():
+        started = (
+            (command, word)
+            for command in text.commands
+            for word in command
+            if PurePath(word).name in modules
+        )
+        if not readers[text.name][1] and (found := next(started, None)):
+            read = functools.partial(_starts, text.commands, *found)
+            readers[text.name] = STARTS, START, read
+
+
 def _unplanned(text: Text, kind: str) -> str:
     """Why no plan is made of a text whose program is known and is not planned, or ''."""
     if kind in SERVERS:
@@ -467,6 +485,7 @@ def _reader(text: Text) -> Reader:
         return last, "Ollama", functools.partial(ollama.launched, found)
     for name, recognised, reads in (
         ("verl", verl.starts, verl.launched),
+        ("NeMo", nemo.starts, nemo.launched),
         ("OpenRLHF", openrlhf.starts, openrlhf.launched),
         ("ms-swift", swift.starts, swift.launched),
         ("slime", slime.starts, slime.launched),
@@ -483,16 +502,17 @@ def _reader(text: Text) -> Reader:
         return last + 1, FAILURE, functools.partial(_failed, ran_out)
     if file := next((file for each in found if (file := launchers.described(each))), ""):
         # before what it starts, whose sharding it may say, and after the files that say it better
-        turn = next(at for at, known in enumerate(DOCUMENTS) if known[0] == "Accelerate")
-        return turn + 0.5, START, functools.partial(_starts, found, file)
+        command = next(each for each in found if launchers.described(each) == file)
+        return STARTS, START, functools.partial(_starts, found, command, file)
     return last, "", functools.partial(_launched, found, _nothing, (), 0)
 
 
-def _starts(commands: Sequence[Sequence[str]], file: str, draft: Draft) -> None:
+def _starts(
+    commands: Sequence[Sequence[str]], command: Sequence[str], file: str, draft: Draft
+) -> None:
     """A command whose job stands in a file."""
     _launched(commands, _nothing, (), 0, draft)
     draft.wants[file] = "what describes the job"
-    command = next(each for each in commands if launchers.described(each) == file)
     if launchers.FACTORY_CLI in command:
         draft.later.append(launchers.of_factory)
     methods.beside(command[: command.index(next(w for w in command if w.endswith(file)))], draft)

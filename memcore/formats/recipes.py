@@ -59,6 +59,8 @@ def jobs(content: str) -> dict[str, Mapping[str, Any]]:
                 models = (_model(each) for each in tried)
                 named = next((each for each in models if each), "")
                 found[node.name] = {"policy": {"megatron_cfg": said, "model_name": named}}
+                if isinstance(scheme := said.pop("peft_scheme", None), str):
+                    found[node.name] |= {"peft": {"peft_scheme": scheme}}
     return found
 
 
@@ -148,7 +150,7 @@ def _keywords(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:
     for call in ast.walk(node):
         for each in call.keywords if isinstance(call, ast.Call) else ():
             if each.arg and isinstance(each.value, ast.Constant) and each.value.value is not None:
-                yield each.arg, each.value.value
+                yield PARAMETERS.get(each.arg, each.arg), each.value.value
 
 
 def _assigned(nodes: Any) -> Iterator[tuple[str, Any]]:
@@ -169,9 +171,14 @@ def _assigned(nodes: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _callee(call: ast.Call) -> str:
+    """What a call is of: a function, or the module that a recipe stands in, as in
+    llm.llama31_70b.finetune_recipe()."""
+    if isinstance(call.func, ast.Attribute) and BEGINS.search(call.func.attr):
+        return ast.unparse(call.func.value).rpartition(".")[2]
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
 def _model(function: str) -> str:
-    """The model that a recipe is called after, if it has a preset."""
-    return hub.preset(ENDS.sub("", function).replace("_", "-"))
+    """The model that a recipe is called after, if it has a preset: llama31_70b is Llama 3.1's."""
+    name = ENDS.sub("", function).replace("_", "-")
+    return hub.preset(name) or hub.preset(re.sub(r"(?<=[a-z])(\d)(\d)(?=-)", r"\1.\2", name))

@@ -38,6 +38,8 @@ UNSLOTH = (
     ("train.lora_targets", ALL_LINEAR, "target_modules"),
     ("train.checkpointing", "full", "use_gradient_checkpointing"),
 )
+SHARED = 0.5  # of a GPU, which its vLLM takes where from_pretrained says no gpu_memory_utilization
+ONE_COPY = "Unsloth's vLLM has its weights in common with what trains: here each has its own"
 OFFLOADED = ("train.offload_activations", "cpu", "use_gradient_checkpointing")
 
 
@@ -84,6 +86,11 @@ def read(content: str, draft: Draft) -> None:
     said = settings(content)
     for key in dict.fromkeys(said.pop(COMPUTED)):
         draft.leave(key, "is computed in the file, so it is not read")
+    if "unsloth" in content and said.pop("fast_inference", False):
+        said.pop("max_lora_rank", None)
+        share = said.pop("gpu_memory_utilization", SHARED)
+        said = {"use_vllm": True, "vllm_gpu_memory_utilization": share, **said}
+        draft.leave("fast_inference", ONE_COPY)
     if "unsloth" in content and said.get("load_in_4bit"):
         said.setdefault(trainer.DOUBLE, True)  # as its loader.py does
     if re.search(r"^(?:from|import) unsloth", content, re.MULTILINE):

@@ -101,7 +101,7 @@ class Text:
     def document(self) -> Mapping[str, Any] | None:
         """Its keys and values, where it is JSON, TOML or YAML."""
         found = _document(self.content)
-        return found if found is None or not self.given else _overridden(found, self.given)
+        return found if found is None or not self.given else overridden(found, self.given)
 
     @functools.cached_property
     def commands(self) -> tuple[tuple[str, ...], ...]:
@@ -244,7 +244,7 @@ def _document(content: str) -> Mapping[str, Any] | None:
     return None
 
 
-def _overridden(document: Mapping[str, Any], given: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def overridden(document: Mapping[str, Any], given: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """A document with other values at some dotted keys, each read as YAML has it."""
     found = copy.deepcopy(dict(document))
     for path, value in given:
@@ -254,7 +254,7 @@ def _overridden(document: Mapping[str, Any], given: Iterable[tuple[str, str]]) -
             if not isinstance(inner.get(key), dict):
                 inner[key] = {}
             inner = inner[key]
-        inner[_spelled(inner, last)] = _read_value(value)
+        inner[_spelled(inner, last)] = read_value(value)
     return found
 
 
@@ -264,7 +264,8 @@ def _spelled(section: Mapping[str, Any], name: str) -> str:
     return next((key for key in section if str(key).replace("-", "_") == plain), name)
 
 
-def _read_value(text: str) -> Any:
+def read_value(text: str) -> Any:
+    """A value as YAML has it; a text where it is none."""
     try:
         return _read_as(_yaml, text)
     except ValueError:

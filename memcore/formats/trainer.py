@@ -33,6 +33,11 @@ RECOMPUTES = (
     *("gradient_checkpointing", "activation_checkpointing", "use_gradient_checkpointing"),
     "grad_checkpoint",
 )
+FROZEN_HEAD = (
+    "the last norm and the head, which are frozen there, train here, in 16 bits as all of it, "
+    "where layers that train there are in fp32 (LLaMA-Factory 0.9.5: adapter.py, "
+    "_setup_freeze_tuning)"
+)
 LIGER = ("use_liger_kernel", "enable_liger_kernel", "use_liger")  # all of its kernels at once
 ATTENDS = ("attn_implementation", "flash_attn", "flash_attention")
 # axolotl's older switches, with the word of attn_implementation that each is.
@@ -414,6 +419,9 @@ def _adapter(program: Program, keys: Keys, draft: Draft) -> str:
         last = draft.count(keys, "freeze_trainable_layers") or 2
         draft.put("train.frozen", LOWER, "finetuning_type", by_word)
         draft.put("train.trained_layers", last, "freeze_trainable_layers", last)
+        draft.leave("finetuning_type", FROZEN_HEAD)
+        if keys.on("bf16") and draft.fields.get("train.framework") == "pytorch":
+            draft.put("train.precision", "bf16-pure", "finetuning_type", "frozen in 16 bits")
     said_no = by_word in ("full", "freeze") or keys.values.get("use_peft") in (False, "False")
     if said_no or not (by_word in ("lora", "qlora") or any(switched) or ranked or four):
         return "none"

@@ -221,10 +221,12 @@ def _beside(keys: Keys, draft: Draft) -> None:
     else:
         draft.leave(f"{ROLLOUT}.name", f"{engine} is not planned beside training: vLLM is")
     VERL.read(keys, draft, "engine")
-    leaves = [keys.on(f"{place}.{what}_offload") for place in (FSDP, MEGATRON)
+    places = [f"{place}.{what}_offload" for place in (FSDP, MEGATRON)
               for what in ("param", "optimizer", "grad")]  # fmt: skip
-    name = f"{FSDP}.param_offload"
-    draft.put("together.trainer", "host" if any(leaves) else "stays", name, any(leaves))
+    leaves = [name for name in places if keys.on(name)]
+    draft.put(
+        "together.trainer", "host" if leaves else "stays", [*leaves, places[0]][0], bool(leaves)
+    )
     near = keys.on(f"{ACTOR}.use_kl_loss"), keys.on("algorithm.use_kl_in_reward")
     away = keys.on(f"{REF}.fsdp_config.param_offload"), keys.on(f"{REF}.megatron.param_offload")
     where = ("host" if any(away) else "gpu") if any(near) else "none"

@@ -12,6 +12,10 @@ from typing import Any
 
 DIFFUSION, VISION = "diffusion models are", "networks of convolutions and detectors are"
 MLX, JAX = "MLX's programs are", "JAX's and TensorFlow's programs are"
+OTHER_SERVERS = (
+    "koboldcpp, Aphrodite, TabbyAPI, mistral.rs, LightLLM and KTransformers' own server are"
+)
+OTHER_TRAINERS = "LitGPT, LLM Foundry, nanotron, Colossal-AI and xtuner are"
 GAMES, SPEECH = "policies of games and robots are", "the training of speech models is"
 RANKING = "recommenders are"
 # What starts one of them, in a command.
@@ -26,6 +30,10 @@ COMMANDS = {
     r"\breferences/(?:detection|classification|segmentation)/": VISION,
     r"\bmlx_(?:lm|vlm|whisper|audio)\b|\bmlx-(?:lm|vlm)\b|\bmlx_lm[._]": MLX,
     r"\b(?:MaxText|maxtext|EasyLM|levanter|t5x|paxml)\b": JAX,
+    r"\bkoboldcpp\b|^aphrodite\s|\baphrodite\.endpoints|\btabbyapi\b|\bmistralrs-server\b|"
+    r"\blightllm\.server\b|\bktransformers\.(?:local_chat|server)\b": OTHER_SERVERS,
+    r"^(?:litgpt|xtuner|colossalai)\s|\bcomposer\s\S*train\.py|"
+    r"\brun_train\.py\s+--config-file": OTHER_TRAINERS,
     r"\b(?:speech_to_text|speech_recognition|run_speech|espnet|speechbrain|asr_train)\w*": SPEECH,
 }
 # What a module in Python imports, or a document says, that is of no other known kind.
@@ -42,6 +50,8 @@ TEXTS = {
     r"^[ \t]*(?:from|import)[ ](?:gym|gymnasium|stable_baselines3|isaacgym|isaaclab)\b": GAMES,
     r"^[ \t]*(?:from|import)[ ](?:nemo\.collections\.(?:asr|tts)|speechbrain|espnet2?)\b": SPEECH,
     r"^[ \t]*(?:from|import)[ ](?:torchrec|dlrm)\b": RANKING,
+    r"^[ \t]*(?:name:[ ](?:mpt|hf)_causal_lm|device_train_microbatch_size:|tp_mode:|"
+    r"batch_accumulation_per_replica:)": OTHER_TRAINERS,
 }  # fmt: skip
 # How models and their classes are called, from the start of a name.
 NAMES = {

@@ -150,8 +150,37 @@ def _configured(values: Mapping[str, Any]) -> tuple[Server, dict[str, Any]] | No
     return None
 
 
+# Types of caches by the numbers that ggml has for them.
+GGML_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0"}
+
+
+def _bound(values: Mapping[str, Any], context: int, draft: Draft) -> dict[str, Any]:
+    """What llama-cpp-python is given, as llama.cpp's options; the defaults are its own."""
+    found = LLAMA.rename(values)
+    for name in ("cache_type_k", "cache_type_v"):
+        if (kind := found.get(name)) is not None:
+            found[name] = GGML_TYPES.get(int(kind) if str(kind).isdecimal() else -1, kind)
+    if found.get("n_gpu_layers") is None:
+        draft.leave("n_gpu_layers", "is not said: llama-cpp-python has all layers on the CPU then")
+    if found.get("ctx_size") is None:
+        draft.leave("n_ctx", f"is not said: llama-cpp-python's {context:,} tokens are planned")
+    on = str(found.get("flash_attn")).lower() in ("true", "1")
+    usual = {"ctx_size": context, "n_gpu_layers": 0, "parallel": 1}
+    said = {name: value for name, value in found.items() if value is not None}
+    if str(said.get("ctx_size")) == "0":  # of the model
+        said.pop("ctx_size")
+        usual.pop("ctx_size")
+    if str(said.get("n_gpu_layers")) == "-1":
+        said["n_gpu_layers"] = "all"
+    if isinstance(parts := said.get("tensor_split"), list):
+        said["tensor_split"] = ",".join(map(str, parts))
+    return {**usual, **said, "flash_attn": "on" if on else "off"}
+
+
 def told(server: Server, values: Mapping[str, Any], draft: Draft) -> None:
-    """What a document says in an engine's own options."""
+    """What a document says in an engine's own options, or a call in Python."""
+    if server is LLAMA and values.get(BOUND):
+        values = _bound({k: v for k, v in values.items() if k != BOUND}, 512, draft)
     _read(server, Keys(values), "", draft)
 
 
@@ -171,6 +200,8 @@ def read(
     plain, given = options(own)
     if server.engine != LLAMA_CPP and server.label == server.engine:
         given = _in_full(server, given)
+    if any(word.endswith("llama_cpp.server") for word in own):
+        given = _bound(given, 2048, draft)
     model = _served(own, plain, given)
     _read(server, Keys({**environment, **given}, _option), model, draft)
 
@@ -370,6 +401,7 @@ HUGE = 160 * GiB  # of a GPU on which vLLM reads more tokens at once
 OFFLINE = "LLM"  # vLLM's class that has a batch of prompts, and no clients
 BESIDE = {"KvCacheConfig", "SpeculativeConfig"}  # whose values are the engine's
 ENVIRONMENT = Program("environment")
+BOUND = "llama_cpp"  # the key of what a module of Python says of llama.cpp
 OF_CACHE = "kv_cache_dtype"  # what KvCacheConfig calls dtype
 
 
@@ -398,7 +430,8 @@ def called(content: str) -> tuple[Server, dict[str, Any]] | None:
             found[OFFLINE] = server.engine == server.label == VLLM
         if function in calls and node.args:
             found.setdefault("model", python.value(node.args[0], constants))
-        if function in calls | BESIDE:
+        own = server is not LLAMA or "Llama" in ast.unparse(node.func)  # of several from_pretrained
+        if function in calls | BESIDE and own:
             said_of, unknown = python.spread(node, constants)
             found |= said_of | dict.fromkeys(unknown, True)
             for each in node.keywords:
@@ -410,6 +443,8 @@ def called(content: str) -> tuple[Server, dict[str, Any]] | None:
                     read = isinstance(each.value, ast.Name) and each.value.id in made
                     unset = None if isinstance(each.value, ast.Call) or read else f"{UNSET}{key}"
                     found[key] = unset if said is None and not _none(each.value) else said
+    if server is LLAMA and found:
+        found[BOUND] = True
     return (server, found) if any(found.values()) else None
 
 

@@ -48,7 +48,8 @@ def together_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
         return
     if OPTIMIZERS[plan.train.optimizer].paged:
         why = "how much of the GPU pages leave to an engine beside is not planned"
-        others = to("train.optimizer", "adamw", "adam8bit")
+        alike = ("adam8bit", "adamw") if "8bit" in plan.train.optimizer else ("adamw", "adam8bit")
+        others = to("train.optimizer", *alike)
         yield broken("train.optimizer", why, *others, {"together.kind": "none"})
         return
     tp, pp, heads = plan.engine_tp, plan.engine_pp, model.heads if model else 0

@@ -41,13 +41,13 @@ GPUS = re.compile(r"_(\d+)gpus?(?=_|$)")  # in a recipe's name
 ENDS = re.compile(r"_(?:pretrain|finetune|sft|peft|lora|config|recipe|performance).*$")
 
 
-def jobs(content: str) -> dict[str, Mapping[str, Any]]:
+def jobs(content: str) -> dict[str, dict[str, Any]]:
     """What the functions of a module set, as a document of NeMo's has it."""
     if not any(mark in content for mark in MARKS):
         return {}
     tree = module(content)
     constants = dict(_assigned(tree.body))
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             said = (

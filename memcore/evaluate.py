@@ -143,7 +143,7 @@ def _notes(
     plan: Plan, training: Training | None, served: Serve | None, server: Server | None
 ) -> list[str]:
     """What a reader of the report should know besides its numbers."""
-    notes = _booking_notes(plan, training is not None)
+    notes = [*_of_rollouts(plan), *_booking_notes(plan, training is not None)]
     if plan.accelerator.caveat:
         notes.append(f"{plan.accelerator.label} is {plan.accelerator.caveat}.")
     if training is None:
@@ -169,6 +169,18 @@ def _notes(
         "has no KV cache."
     )
     return notes
+
+
+def _of_rollouts(plan: Plan) -> list[str]:
+    """That an update is planned on less than the rollouts have."""
+    made, trained = plan.serve.prompt_len + plan.serve.output_len, plan.train.seq_len
+    if plan.together.kind not in ("grpo", "ppo") or made <= trained:
+        return []
+    said = (
+        f"A rollout has {made:,} tokens, and the update is planned on {trained:,} of them "
+        f"(train.seq_len). Set train.seq_len to {made:,} if it trains on all."
+    )
+    return [said]
 
 
 def assumed_box(plan: Plan) -> list[str]:

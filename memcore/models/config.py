@@ -265,7 +265,9 @@ class Keys:
         """A key whose other values change the tensors in a way that is not modelled."""
         value = self.config.get(key, harmless[0])
         if value not in harmless:
-            self.fail(key, f"{shown(value)} changes the model in a way that is not known yet")
+            planned = "" if harmless[0] is None else f"; {shown(harmless[0])} is planned"
+            why = "changes the model in a way that is not known yet"
+            self.fail(key, f"{shown(value)} {why}{planned}")
 
     def divides(self, key: str, value: int, by_key: str, by: int) -> None:
         if not self.issues and value % by:

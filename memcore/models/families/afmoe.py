@@ -31,18 +31,7 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "afmoe",
-        hidden=2048,
-        intermediate=6144,
-        heads=16,
-        head_dim=128,
-        vocab=200_192,
-        positions=16_384,
-        attention_bias=k.flag("attention_bias", False),
-        embeddings_scaled=k.flag("mup_enabled", False),
-    )
+    model = llama_like(k, "afmoe")
     every = k.count("global_attn_every_n_layers", 4)
     found = layer_kinds(k, model.layers, lambda i: (i + 1) % every != 0) or ("",) * model.layers
     kinds = tuple(SLIDING if slides(kind) else FULL_NOPE for kind in found)

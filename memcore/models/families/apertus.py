@@ -37,16 +37,7 @@ XIELU = "xielu"
 
 
 def _config(k: Keys) -> Model:
-    return llama_like(
-        k,
-        "apertus",
-        intermediate=14_336,
-        vocab=131_072,
-        positions=65_536,
-        activation=XIELU,
-        activations={**ACTIVATIONS, XIELU: XIELU},
-        attention_bias=k.flag("attention_bias", False),
-    )
+    return llama_like(k, "apertus", activations={**ACTIVATIONS, XIELU: XIELU})
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

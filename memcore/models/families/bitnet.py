@@ -14,18 +14,7 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "bitnet",
-        hidden=2560,
-        intermediate=6912,
-        layers=30,
-        heads=20,
-        kv_heads=5,
-        vocab=128_256,
-        activation="relu2",
-        attention_bias=k.flag("attention_bias", False),
-    )
+    model = llama_like(k, "bitnet")
     if model.heads * model.head_dim != model.hidden_size:
         k.fail("head_dim", "its norm of all heads is as wide as the hidden size; so must they be")
     return model

@@ -8,6 +8,7 @@ Mixtures (cohere2_moe) have experts in place of the MLP, and some that every tok
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import (
@@ -44,31 +45,8 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, family: str, query_norm: bool = False, head_dim: int | None = None) -> Model:
-    return llama_like(
-        k,
-        family,
-        hidden=8192,
-        intermediate=22_528,
-        layers=40,
-        heads=64,
-        head_dim=head_dim,
-        vocab=256_000,
-        positions=8192,
-        tied=True,
-        attention_bias=k.flag("attention_bias", False),
-        logits_scaled=True,
-        rotary_widened=True,
-        query_norm=query_norm,
-    )
-
-
-def _cohere(k: Keys) -> Model:
-    return _config(k, "cohere", query_norm=k.flag("use_qk_norm", False))
-
-
 def _cohere2(k: Keys) -> Model:
-    model = _config(k, "cohere2")
+    model = llama_like(k, "cohere2")
     every = _every(k)
     slides = layer_kinds(k, model.layers, lambda i: (i + 1) % every != 0)
     kinds = tuple(kind if kind == SLIDING else FULL_NOPE for kind in slides or ("",) * model.layers)
@@ -79,7 +57,7 @@ def _mixed(k: Keys) -> Model:
     score = k.word("expert_selection_fn", "softmax", {w: w for w in ("softmax", "sigmoid")})
     joins = {w: w for w in ("average", "sum")}
     averaged = k.word("shared_expert_combination_strategy", "average", joins) == "average"
-    model = _config(k, "cohere2_moe", head_dim=128)
+    model = llama_like(k, "cohere2_moe")
     inner, layers = model.intermediate_size, model.layers
     first = k.count_or_zero("first_k_dense_replace", 0)
     usual = [DENSE if i < first else SPARSE for i in range(layers)]
@@ -190,7 +168,7 @@ FAMILIES = {
         aliases={"num_local_experts": "num_experts"} if config is _mixed else {},
     )
     for name, stem, config in (
-        ("cohere", "Cohere", _cohere),
+        ("cohere", "Cohere", partial(llama_like, family="cohere")),
         ("cohere2", "Cohere2", _cohere2),
         ("cohere2_moe", "Cohere2Moe", _mixed),
     )

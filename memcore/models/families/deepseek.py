@@ -131,7 +131,7 @@ def router_groups(k: Keys, model: Model, default: int | None, default_top: int |
 
 def _v2(k: Keys) -> Model:
     # The class has no default for num_experts_per_tok; DeepSeek-V2 has 6.
-    model = llama_like(k, "deepseek_v2", hidden=4096, vocab=102_400)
+    model = llama_like(k, "deepseek_v2")
     model = latent(k, model, (64, 6), 1407, 2, 0)
     k.divides("hidden_size", model.hidden_size, "num_attention_heads", model.heads)
     method = k.word("topk_method", "greedy", {"greedy": "", "group_limited_greedy": "grouped"})
@@ -142,31 +142,12 @@ def _v2(k: Keys) -> Model:
 
 
 def _v3(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "deepseek_v3",
-        hidden=7168,
-        intermediate=18_432,
-        layers=61,
-        heads=128,
-        vocab=129_280,
-        positions=4096,
-    )
+    model = llama_like(k, "deepseek_v3")
     return _sigmoid_routed(k, latent(k, model, (256, 8), 2048, 1, 3), 8, 4)
 
 
 def _lite(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "glm4_moe_lite",
-        hidden=2048,
-        intermediate=10_240,
-        layers=47,
-        heads=20,
-        head_dim=64,
-        vocab=154_880,
-        positions=202_752,
-    )
+    model = llama_like(k, "glm4_moe_lite")
     k.assumed.pop("head_dim", None)  # which is what is rotated, and more is
     k.refuse("mlp_layer_types", None, ["dense"] + ["sparse"] * (model.layers - 1))
     return _sigmoid_routed(k, latent(k, model, (64, 4), 1536, 1, 1, (192, 256, 768)), 1, 1)

@@ -64,30 +64,12 @@ def _kinds(k: Keys, model: Model) -> tuple[str, ...]:
 
 
 def _v32(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "deepseek_v32",
-        hidden=7168,
-        intermediate=18_432,
-        layers=61,
-        heads=128,
-        vocab=129_280,
-        positions=163_840,
-    )
+    model = llama_like(k, "deepseek_v32")
     return _config(k, model, (128, 128, 1536), 64, (8, 4))
 
 
 def _glm(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "glm_moe_dsa",
-        hidden=6144,
-        intermediate=12_288,
-        layers=78,
-        heads=64,
-        vocab=154_880,
-        positions=202_752,
-    )
+    model = llama_like(k, "glm_moe_dsa")
     return _config(k, model, (192, 256, 2048), 32, (1, 1))
 
 

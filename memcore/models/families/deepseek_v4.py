@@ -90,21 +90,7 @@ ONE_KEY: Shape = (B, 1, S / CP, HEAD_DIM)
 
 
 def _config(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "deepseek_v4",
-        hidden=4096,
-        layers=43,
-        heads=64,
-        kv_heads=1,
-        head_dim=512,
-        vocab=129_280,
-        positions=1_048_576,
-        mlp_bias=k.flag("mlp_bias", False),
-        streams=True,
-        indexed=True,
-        compressed_queries=True,
-    )
+    model = llama_like(k, "deepseek_v4")
     k.assumed.pop("intermediate_size", None)  # which transformers reads as the experts'
     if model.kv_heads != 1:
         k.fail("num_key_value_heads", f"{model.kv_heads:,}: one key and value is of all heads")

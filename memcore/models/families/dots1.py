@@ -33,11 +33,7 @@ def _mixed(
 
 
 def _dots(k: Keys) -> Model:
-    model = llama_like(
-        k, "dots1", hidden=4608, intermediate=10_944, layers=62, vocab=152_064,
-        attention_bias=k.flag("attention_bias", False), query_norm=True, router_sigmoid=True,
-        router_normalised=k.flag("norm_topk_prob", False),
-    )  # fmt: skip
+    model = llama_like(k, "dots1")  # fmt: skip
     if k.config.get("sliding_window", 4096) is not None:
         start = k.count_or_zero("max_window_layers", 62)
         kinds = layer_kinds(k, model.layers, lambda i: i >= start)
@@ -48,32 +44,14 @@ def _dots(k: Keys) -> Model:
 
 
 def _exaone(k: Keys) -> Model:
-    model = llama_like(
-        k, "exaone_moe", intermediate=16_384, vocab=102_400, query_norm=True,
-        router_sigmoid=True, router_normalised=k.flag("norm_topk_prob", True),
-    )  # fmt: skip
+    model = llama_like(k, "exaone_moe")  # fmt: skip
     model = _mixed(k, kin.exaone_windows(k, model), (64, 8), 1024, ("num_shared_experts", 1), 1)
     router_groups(k, model, 1, 1)
     return model
 
 
 def _glm(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "glm4_moe",
-        intermediate=10_944,
-        layers=46,
-        heads=96,
-        kv_heads=8,
-        vocab=151_552,
-        positions=131_072,
-        attention_bias=k.flag("attention_bias", False),
-        out_bias=False,
-        query_norm=k.flag("use_qk_norm", False),
-        rotary_partial=True,
-        router_sigmoid=True,
-        router_normalised=k.flag("norm_topk_prob", True),
-    )
+    model = llama_like(k, "glm4_moe")
     size = k.count("moe_intermediate_size", 1408)
     first = k.count_or_zero("first_k_dense_replace", 1)
     model = with_experts(model, routing(k, "n_routed_experts", 128, 8), size)

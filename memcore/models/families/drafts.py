@@ -154,11 +154,7 @@ def _reads_three(k: Keys) -> None:
 
 
 def _block(k: Keys) -> Model:
-    model = llama.llama_like(
-        k, BLOCK, intermediate=22_016, kv_heads=32, head_dim=llama.unless_said(k, 128),
-        vocab=151_936, positions=32_768, attention_bias=k.flag("attention_bias", False),
-        query_norm=True,
-    )  # fmt: skip
+    model = llama.llama_like(k, BLOCK)
     k.refuse("hidden_act", "silu")
     kinds = layer_kinds(k, model.layers, lambda i: False)
     inner, named = k.within("dflash_config"), _class(k.config)

@@ -4,12 +4,13 @@ experts that a softmax weighs and a bias helps to choose, and shared ones."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import gated_mlp
 from memcore.models.config import Keys
 from memcore.models.families.family import Family, decoder_classes
-from memcore.models.families.llama import attention, embed, head, layer, llama_like, unless_said
+from memcore.models.families.llama import attention, embed, head, layer, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, SHARED_F, TP, D
@@ -18,39 +19,9 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _like(
-    k: Keys, family: str, hidden: int, intermediate: int, layers: int, heads: int,
-    kv_heads: int, head_dim: int | None = None,
-) -> Model:  # fmt: skip
-    """What both have in common, with the defaults of one."""
-    bias = k.flag("use_bias", False)
-    return llama_like(
-        k,
-        family,
-        hidden=hidden,
-        intermediate=intermediate,
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        vocab=103_424,
-        positions=131_072,
-        tied=True,
-        attention_bias=bias,
-        mlp_bias=bias,
-        rotary_interleaved=True,
-        rotary_fp32=True,
-        rotary_widened=True,
-    )
-
-
-def _dense(k: Keys) -> Model:
-    return _like(k, "ernie4_5", 1024, 3072, 18, 16, 2, unless_said(k, 128))
-
-
 def _moe(k: Keys) -> Model:
     k.refuse("use_bias", False)
-    model = _like(k, "ernie4_5_moe", 2560, 12_288, 28, 20, 4)
+    model = llama_like(k, "ernie4_5_moe")
     size = k.count("moe_intermediate_size", 1536)
     shared = k.count("moe_num_shared_experts", 2, 1000)
     k.refuse("moe_layer_end_index", -1, None, model.layers - 1)
@@ -82,7 +53,9 @@ def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
 CLASSES = {name: decoder_classes(f"Ernie4_5{stem}", classifier=False)
            for name, stem in (("ernie4_5", ""), ("ernie4_5_moe", "_Moe"))}  # fmt: skip
 FAMILIES = {
-    "ernie4_5": Family(_dense, embed, layer, head, classes=CLASSES["ernie4_5"]),
+    "ernie4_5": Family(
+        partial(llama_like, family="ernie4_5"), embed, layer, head, classes=CLASSES["ernie4_5"]
+    ),
     "ernie4_5_moe": Family(
         _moe, embed, sparse_layer(attention, _mixture), head, classes=CLASSES["ernie4_5_moe"],
         aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},

@@ -18,18 +18,7 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "eurobert",
-        hidden=768,
-        intermediate=3072,
-        layers=12,
-        heads=12,
-        vocab=128_256,
-        positions=8192,
-        attention_bias=k.flag("attention_bias", False),
-        mlp_bias=k.flag("mlp_bias", False),
-    )
+    model = llama_like(k, "eurobert")
     pooling = k.config.get("classifier_pooling", "late")  # of a classifier alone
     if k.head == CLASSIFICATION and pooling != "bos":
         k.fail("classifier_pooling", "of a classifier only bos, its first token, is planned")

@@ -78,21 +78,7 @@ def _windowed(k: Keys, model: Model, every: int) -> Model:
 
 def _gemma(k: Keys) -> Model:
     k.refuse("use_bidirectional_attention", None, False)
-    return llama_like(
-        k,
-        "gemma",
-        hidden=3072,
-        intermediate=24_576,
-        layers=28,
-        heads=16,
-        kv_heads=16,
-        head_dim=256,
-        vocab=256_000,
-        positions=8192,
-        tied=True,
-        activation="gelu_pytorch_tanh",
-        attention_bias=k.flag("attention_bias", False),
-    )
+    return llama_like(k, "gemma")
 
 
 def _capped(family: str) -> Callable[[Keys], Model]:

@@ -82,19 +82,7 @@ def _neox_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 def _persimmon(k: Keys) -> Model:
     k.config = {**k.config, "num_key_value_heads": None}  # which its code does not read
-    return llama_like(
-        k,
-        "persimmon",
-        intermediate=16_384,
-        layers=36,
-        heads=64,
-        vocab=262_144,
-        positions=16_384,
-        activation="relu2",
-        query_norm=k.flag("qk_layernorm", True),
-        residual_dropout=k.dropout("hidden_dropout", 0.0),
-        rotated=0.5,
-    )
+    return llama_like(k, "persimmon")
 
 
 def _persimmon_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

@@ -71,20 +71,7 @@ WITH_SINK: Shape = (B, HEADS / TP, S / CP, SINKED)
 
 
 def _config(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "gpt_oss",
-        hidden=2880,
-        intermediate=2880,
-        layers=36,
-        heads=64,
-        kv_heads=8,
-        head_dim=64,
-        vocab=201_088,
-        positions=131_072,
-        attention_bias=k.flag("attention_bias", True),
-        router_normalised=True,
-    )
+    model = llama_like(k, "gpt_oss")
     model = with_experts(model, routing(k, "num_local_experts", 128, 4), model.intermediate_size)
     kinds = layer_kinds(k, model.layers, lambda i: i % 2 == 0)
     return windowed(model, k.count("sliding_window", 128), kinds)

@@ -28,15 +28,7 @@ def _config(k: Keys) -> Model:
     k.refuse("use_qk_norm", None, True)
     k.refuse("use_mixed_mlp_moe", None, True)
     k.refuse("moe_layer_num_skipped", None, 0)
-    model = llama_like(
-        k,
-        "hunyuan_v1_moe",
-        vocab=290_943,
-        attention_bias=k.flag("attention_bias", False),
-        query_norm=True,
-        norm_after_rotary=True,
-        router_fp32=True,
-    )
+    model = llama_like(k, "hunyuan_v1_moe")
     k.refuse("moe_intermediate_size", None, model.intermediate_size)
     routed = routing(k, "num_experts", 1, 1, sent_to="moe_topk")
     model = with_experts(model, routed, model.intermediate_size)

@@ -22,15 +22,7 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "jamba",
-        intermediate=14_336,
-        kv_heads=8,
-        vocab=65_536,
-        positions=262_144,
-        convolution_bias=k.flag("mamba_conv_bias", True),
-    )
+    model = llama_like(k, "jamba")
     k.refuse("mamba_proj_bias", False)
     hidden = model.hidden_size
     inner = k.count("mamba_expand", 2, 1000) * hidden

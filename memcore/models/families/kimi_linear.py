@@ -20,17 +20,7 @@ CHUNK = 64  # tokens of a span (vllm/model_executor/layers/fla/ops/kda.py)
 
 
 def _config(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "kimi_linear",
-        hidden=2304,
-        intermediate=9216,
-        layers=27,
-        heads=32,
-        head_dim=72,
-        vocab=163_840,
-        positions=1_048_576,
-    )
+    model = llama_like(k, "kimi_linear")
     k.assumed.pop("head_dim", None)  # which neither kind of layer has
     k.refuse("num_nextn_predict_layers", 0, None)
     k.refuse("mla_use_nope", True)

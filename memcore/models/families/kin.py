@@ -30,7 +30,7 @@ from memcore.layers.ops import (
 from memcore.models.config import Keys
 from memcore.models.families import olmoe
 from memcore.models.families.family import Family, decoder_classes, layer_kinds
-from memcore.models.families.llama import attention, embed, head, llama_like, with_biases
+from memcore.models.families.llama import attention, embed, head, llama_like
 from memcore.models.model import Model
 from memcore.tape.dims import D
 from memcore.tape.kinds import FULL_NOPE, SLIDING
@@ -39,35 +39,13 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 Layer = Callable[[Tape, Structure, Tensor, str], Tensor]
-_arcee = with_biases("arcee", hidden=2560, intermediate=18_432, positions=4096, activation="relu2")
-_helium = with_biases(
-    "helium",
-    hidden=2560,
-    intermediate=7040,
-    layers=24,
-    heads=20,
-    kv_heads=20,
-    head_dim=128,
-    vocab=48_000,
-    positions=4096,
-    out_bias=False,
-    rotary_interleaved=True,
-)
-_nemotron = with_biases(
-    "nemotron",
-    hidden=6144,
-    intermediate=24_576,
-    heads=48,
-    vocab=256_000,
-    positions=4096,
-    activation="relu2",
-    rotary_partial=True,
-    rotated=0.5,
-)
+_arcee = partial(llama_like, family="arcee")
+_helium = partial(llama_like, family="helium")
+_nemotron = partial(llama_like, family="nemotron")
 
 
 def _exaone4(k: Keys) -> Model:
-    model = llama_like(k, "exaone4", intermediate=16_384, vocab=102_400, query_norm=True)
+    model = llama_like(k, "exaone4")
     return exaone_windows(k, model)
 
 
@@ -88,51 +66,7 @@ def _glm(k: Keys, family: str) -> Model:
         k.refuse(key, True, None)
     for key in ("add_bias_linear", "apply_residual_connection_post_layernorm"):
         k.refuse(key, False, None)
-    return llama_like(
-        k,
-        family,
-        intermediate=13_696,
-        layers=40,
-        kv_heads=2,
-        head_dim=128,
-        vocab=151_552,
-        positions=131_072,
-        attention_bias=k.flag("attention_bias", True),
-        out_bias=False,
-        rotary_partial=True,
-        rotary_interleaved=True,
-        rotated=0.5,
-    )
-
-
-def _olmo(k: Keys) -> Model:
-    return llama_like(
-        k,
-        "olmo",
-        vocab=50_304,
-        attention_bias=k.flag("attention_bias", False),
-        rotary_fp32=True,
-        attention_clipped=k.config.get("clip_qkv") is not None,
-    )
-
-
-def _seed_oss(k: Keys) -> Model:
-    return llama_like(
-        k,
-        "seed_oss",
-        intermediate=27_648,
-        layers=64,
-        heads=80,
-        kv_heads=8,
-        head_dim=128,
-        vocab=155_136,
-        positions=524_288,
-        dropout=0.1,
-        attention_bias=k.flag("attention_bias", True),
-        out_bias=k.flag("attention_out_bias", False),
-        mlp_bias=k.flag("mlp_bias", False),
-        residual_dropout=k.dropout("residual_dropout", 0.1),
-    )
+    return llama_like(k, family)
 
 
 def _layer(
@@ -211,8 +145,8 @@ FAMILIES = {
         ("glm4", "Glm4", partial(_glm, family="glm4"), _glm4_layer, head),
         ("helium", "Helium", _helium, _layer(_wide_weight), head_behind(_wide_weight)),
         ("nemotron", "Nemotron", _nemotron, _layer(_one_plus, up_down_mlp), head_behind(_one_plus)),
-        ("olmo", "Olmo", _olmo, _layer(_weightless, attends=olmoe.attention),
-         head_behind(_weightless)),
-        ("seed_oss", "SeedOss", _seed_oss, _layer(rms_norm), head),
+        ("olmo", "Olmo", partial(llama_like, family="olmo"),
+         _layer(_weightless, attends=olmoe.attention), head_behind(_weightless)),
+        ("seed_oss", "SeedOss", partial(llama_like, family="seed_oss"), _layer(rms_norm), head),
     )
 }  # fmt: skip

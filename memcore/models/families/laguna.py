@@ -43,10 +43,7 @@ GATES = {True: True, "per-head": True, "per-element": False}
 
 
 def _config(k: Keys) -> Model:
-    model = llama_like(
-        k, "laguna", hidden=2048, intermediate=8192, layers=40, heads=48, kv_heads=8, head_dim=128,
-        vocab=100_352, positions=131_072, attention_bias=k.flag("attention_bias", False),
-    )  # fmt: skip
+    model = llama_like(k, "laguna")  # fmt: skip
     k.refuse("moe_apply_router_weight_on_input", False, None)
     k.refuse("moe_router_logit_softcapping", 0.0, 0, None)
     k.config.get("moe_routed_scaling_factor")  # a number that is multiplied by

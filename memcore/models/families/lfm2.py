@@ -24,20 +24,9 @@ from memcore.tape.tape import Tape, Tensor
 KINDS = {"full_attention": FULL, "conv": RECURRENT}
 
 
-def _like(k: Keys, family: str, hidden: int, intermediate: int) -> Model:
-    """What both have in common, with the defaults of one."""
-    model = llama_like(
-        k,
-        family,
-        hidden=hidden,
-        intermediate=intermediate,
-        kv_heads=8,
-        vocab=65_536,
-        positions=128_000,
-        tied=True,
-        query_norm=True,
-        convolution_bias=k.flag("conv_bias", False),
-    )
+def _like(k: Keys, family: str) -> Model:
+    """What both have in common."""
+    model = llama_like(k, family)
     kernel = k.count("conv_L_cache", 3, 1000)
     return replace(
         model,
@@ -54,7 +43,7 @@ def _convolves(k: Keys) -> Callable[[int], bool]:
 
 
 def _lfm2(k: Keys) -> Model:
-    model = _like(k, "lfm2", 2560, 12_288)
+    model = _like(k, "lfm2")
     width = model.intermediate_size
     if k.flag("block_auto_adjust_ff_dim", True):
         width = 2 * width // 3
@@ -71,7 +60,7 @@ def _lfm2(k: Keys) -> Model:
 def _moe(k: Keys) -> Model:
     if k.config.get("layer_types") is None and "num_hidden_layers" in k.config:
         k.fail("layer_types", f"missing; it must be a list of {', '.join(KINDS)}")
-    model = _like(k, "lfm2_moe", 2048, 7168)
+    model = _like(k, "lfm2_moe")
     model = with_experts(
         model, routing(k, "num_experts", 32, 4), k.count("moe_intermediate_size", 1792)
     )

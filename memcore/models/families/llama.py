@@ -8,8 +8,9 @@ in norms on queries and keys, in windows, in multipliers, and in layers without 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from memcore.layers.ops import (
@@ -37,6 +38,7 @@ from memcore.models.families.family import (
     heads_of,
     layer_kinds,
 )
+from memcore.models.families.rows import Row, Sizes, rows, spelled_out
 from memcore.models.model import Model
 from memcore.tape.dims import CP, HEAD_DIM, TP, B, D, Factor, Q, S
 from memcore.tape.kinds import FULL, FULL_NOPE, SLIDING, SLIDING_NOPE, Part, turns
@@ -44,85 +46,73 @@ from memcore.tape.primitives import add, contiguous, linear, multiply, scale
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
-
-def unless_said(k: Keys, dim: int) -> int | None:
-    """The width of a head as `llama_like` takes it, of a family that has its own where the file has
-    no key; a null there is the hidden size over the heads."""
-    return None if "head_dim" in k.config else dim
+LLAMA = {
+    "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "vocab_size": 32_000, "max_position_embeddings": 2048,
+    "tie_word_embeddings": False, "hidden_act": "silu", "attention_dropout": 0.0,
+}  # fmt: skip
 
 
 def llama_like(
-    k: Keys,
-    family: str,
-    *,
-    hidden: int = 4096,
-    intermediate: int = 11_008,
-    layers: int = 32,
-    heads: int = 32,
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    vocab: int = 32_000,
-    positions: int = 2048,
-    tied: bool = False,
-    activation: str = "silu",
-    activations: Mapping[str, str] = ACTIVATIONS,
-    dropout: float = 0.0,
-    rotated: float | None = None,
-    **traits: Any,
+    k: Keys, family: str, activations: Mapping[str, str] = ACTIVATIONS, **more: Any
 ) -> Model:
-    """The keys that Llama's relatives share, with the defaults of one of them. `out_bias` is as
-    `attention_bias` unless it is said; `rotated` is the share of a head that is, where
-    a config.json may say another."""
+    """The keys that Llama's relatives share, with the defaults and traits that the row of one in
+    presets/families/decoders.toml has, and `more` traits. `out_bias` is as `attention_bias` unless
+    it is said; of a default `partial_rotary_factor` a config.json may say another."""
+    row = spelled_out(rows("decoders")[family], "decoders")
+    usual = LLAMA | row.get("defaults", {})
+    traits = traits_of(k, row) | more
     traits.setdefault("out_bias", traits.get("attention_bias", False))
-    hidden = k.count("hidden_size", hidden)
-    heads = k.count("num_attention_heads", heads, 10**6)
-    default_kv = heads if kv_heads is None else kv_heads
+    hidden = k.count("hidden_size", usual["hidden_size"])
+    heads = k.count("num_attention_heads", usual["num_attention_heads"], 10**6)
+    default_kv = usual.get("num_key_value_heads", heads)
     absent = "num_key_value_heads" not in k.config
     if default_kv != heads:
         k.assume("num_key_value_heads", default_kv)
     kv = default_kv if absent else k.count_or("num_key_value_heads", heads, 10**6)
+    head_dim = usual.get("head_dim")
+    if head_dim is None and "head_dim" not in k.config:
+        head_dim = usual.get("absent_head_dim")  # which a null does not stand for
     if head_dim is None:
         heads_of(k, hidden, heads, kv)
         dim = k.count_or("head_dim", max(1, hidden // heads), 10**6)
     else:
         k.divides("num_attention_heads", heads, "num_key_value_heads", kv)
         dim = k.count("head_dim", head_dim, 10**6)
-    n = k.count("num_hidden_layers", layers, 100_000)
-    positions = k.count("max_position_embeddings", positions)
+    n = k.count("num_hidden_layers", usual["num_hidden_layers"], 100_000)
+    positions = k.count("max_position_embeddings", usual["max_position_embeddings"])
     model = Model(
         family=family,
         layers=n,
         hidden_size=hidden,
-        intermediate_size=k.count("intermediate_size", intermediate),
+        intermediate_size=k.count("intermediate_size", usual["intermediate_size"]),
         heads=heads,
         kv_heads=kv,
         head_dim=dim,
         rotary_dim=dim,
         rotary_tables=(("", math.ceil(positions * k.stretch)),),
-        vocab_size=k.count("vocab_size", vocab),
+        vocab_size=k.count("vocab_size", usual["vocab_size"]),
         max_positions=positions,
         traits=Traits(
-            activation=k.word("hidden_act", activation, activations),
-            tied_embeddings=k.flag("tie_word_embeddings", tied),
-            attention_dropout=k.dropout("attention_dropout", dropout),
+            activation=k.word("hidden_act", usual["hidden_act"], activations),
+            tied_embeddings=k.flag("tie_word_embeddings", usual["tie_word_embeddings"]),
+            attention_dropout=k.dropout("attention_dropout", usual["attention_dropout"]),
             **traits,
         ),
     )
-    if rotated is None:
+    if "partial_rotary_factor" not in usual:
         return model
-    return replace(model, rotary_dim=int(dim * k.rope("partial_rotary_factor", rotated)))
+    turned = k.rope("partial_rotary_factor", usual["partial_rotary_factor"])
+    return replace(model, rotary_dim=int(dim * turned))
 
 
-def with_biases(family: str, **own: Any) -> Callable[[Keys], Model]:
-    """What a config.json says of a family of whose layers it says which have biases; `own`: as
-    `llama_like` takes it."""
-
-    def config(k: Keys) -> Model:
-        of_attention, of_mlp = k.flag("attention_bias", False), k.flag("mlp_bias", False)
-        own_traits = {"attention_bias": of_attention, "mlp_bias": of_mlp, **own}
-        return llama_like(k, family, **own_traits)
-
-    return config
+def traits_of(k: Keys, row: Row) -> dict[str, Any]:
+    """Traits that a row has, or that keys say: of the same name, or as a formula."""
+    flags = row.get("flags", {})
+    sizes = Sizes({"parts": {}, "keys": {**flags, **row.get("keys", {})}}, k)
+    return {name: sizes[name] for name in flags} | {
+        name: sizes.of(value) for name, value in row.get("traits", {}).items()
+    }
 
 
 def embed(t: Tape, s: Structure) -> Tensor:
@@ -204,7 +194,7 @@ def windowed(model: Model, window: int, kinds: tuple[str, ...]) -> Model:
 
 
 def _mistral(k: Keys) -> Model:
-    model = llama_like(k, "mistral", intermediate=14_336, kv_heads=8, positions=131_072)
+    model = llama_like(k, "mistral")
     window = k.config.get("sliding_window", 4096)
     if window is None:
         return model
@@ -222,59 +212,21 @@ def qwen_windows(k: Keys, model: Model, start: int = 28) -> Model:
 
 
 def _qwen2(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "qwen2",
-        intermediate=22_016,
-        kv_heads=32,
-        vocab=151_936,
-        positions=32_768,
-        attention_bias=True,
-        out_bias=False,
-    )
+    model = llama_like(k, "qwen2")
     return qwen_windows(k, model)
 
 
 def _qwen3(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "qwen3",
-        intermediate=22_016,
-        kv_heads=32,
-        head_dim=128,
-        vocab=151_936,
-        positions=32_768,
-        attention_bias=k.flag("attention_bias", False),
-        query_norm=True,
-    )
+    model = llama_like(k, "qwen3")
     return qwen_windows(k, model)
 
 
 def _hunyuan(k: Keys) -> Model:
-    return llama_like(
-        k,
-        "hunyuan_v1_dense",
-        vocab=290_943,
-        attention_bias=k.flag("attention_bias", False),
-        query_norm=True,
-        norm_after_rotary=True,
-    )
+    return llama_like(k, "hunyuan_v1_dense")
 
 
 def _smollm3(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "smollm3",
-        hidden=2048,
-        layers=36,
-        heads=16,
-        kv_heads=4,
-        vocab=128_256,
-        positions=32_768,
-        tied=True,
-        attention_bias=k.flag("attention_bias", False),
-        mlp_bias=k.flag("mlp_bias", False),
-    )
+    model = llama_like(k, "smollm3")
     every = k.count("no_rope_layer_interval", 4)
     given = k.config.get("no_rope_layers")
     if given is not None and (
@@ -295,7 +247,7 @@ def _smollm3(k: Keys) -> Model:
 
 
 def _ministral(k: Keys) -> Model:
-    model = llama_like(k, "ministral", intermediate=14_336, kv_heads=8, positions=131_072)
+    model = llama_like(k, "ministral")
     slides = k.config.get("sliding_window", 4096) is not None
     kinds = layer_kinds(k, model.layers, lambda i: slides)
     return windowed(model, k.count("sliding_window", 4096), kinds) if slides else model
@@ -303,46 +255,24 @@ def _ministral(k: Keys) -> Model:
 
 def _ministral3(k: Keys) -> Model:
     """Queries are scaled by a number that grows with the position."""
-    model = llama_like(
-        k,
-        "ministral3",
-        intermediate=14_336,
-        layers=34,
-        kv_heads=8,
-        head_dim=unless_said(k, 128),
-        vocab=131_072,
-        positions=262_144,
-        temperature_tuned=True,
-    )
+    model = llama_like(k, "ministral3")
     if k.config.get("sliding_window") is None:
         return model
     return windowed(model, k.count("sliding_window", 1), (SLIDING,) * model.layers)
 
 
 def _cwm(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "cwm",
-        hidden=6144,
-        intermediate=21_504,
-        layers=64,
-        heads=48,
-        kv_heads=8,
-        head_dim=unless_said(k, 128),
-        vocab=128_256,
-        positions=131_072,
-        mlp_bias=k.flag("mlp_bias", False),
-    )
+    model = llama_like(k, "cwm")
     kinds = layer_kinds(k, model.layers, lambda i: i % 4 != 0)
     return windowed(model, k.count("sliding_window", 8192), kinds)
 
 
 # Its numbers multiply, whatever they are, 1.0 included.
-_granite = with_biases("granite", embeddings_scaled=True, residual_scaled=True, logits_scaled=True)
+_granite = partial(llama_like, family="granite")
 FAMILIES = {
     name: Family(config, embed, layer, head, kernels=kernels, classes=classes)
     for name, config, kernels, classes in (
-        ("llama", with_biases("llama"), WITH_BOTH, decoder_classes("Llama")),
+        ("llama", partial(llama_like, family="llama"), WITH_BOTH, decoder_classes("Llama")),
         ("mistral", _mistral, WITH_BOTH, decoder_classes("Mistral")),
         ("qwen2", _qwen2, WITH_BOTH, decoder_classes("Qwen2")),
         ("qwen3", _qwen3, WITH_BOTH, decoder_classes("Qwen3")),

@@ -50,15 +50,6 @@ def _config(k: Keys) -> Model:
     model = llama_like(
         k,
         "llama4_text",
-        hidden=5120,
-        layers=48,
-        heads=40,
-        kv_heads=8,
-        head_dim=128,
-        vocab=202_048,
-        positions=131_072,
-        attention_bias=k.flag("attention_bias", False),
-        query_norm=k.flag("use_qk_norm", True),
         temperature_tuned=k.config.get("attn_temperature_tuning", True) not in (False, 0, None),
     )
     size = k.count("intermediate_size", 8192)

@@ -177,16 +177,7 @@ def _traits(model: Model, k: Keys, out_bias: str = "mamba_proj_bias", normed: bo
 
 
 def _bamba(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "bamba",
-        intermediate=14_336,
-        kv_heads=8,
-        vocab=128_000,
-        positions=262_144,
-        attention_bias=k.flag("attention_bias", False),
-        mlp_bias=k.flag("mlp_bias", False),
-    )
+    model = llama_like(k, "bamba")
     attends = numbers_of_layers(k, "attn_layer_indices") or []
     kinds = tuple(FULL if i in attends else RECURRENT for i in range(model.layers))
     model = replace(
@@ -217,15 +208,7 @@ def _half_rotated(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 def _granite(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "granitemoehybrid",
-        attention_bias=k.flag("attention_bias", False),
-        # multiplied by whatever the number is, 1.0 included
-        embeddings_scaled=True,
-        residual_scaled=True,
-        logits_scaled=True,
-    )
+    model = llama_like(k, "granitemoehybrid")
     shared = k.count("shared_intermediate_size", 1024)
     kinds = mixed_kinds(k, "layer_types", model.layers, lambda i: True)
     if k.config.get("position_embedding_type") != "rope":
@@ -263,18 +246,7 @@ def _shared_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 def _falcon_h1(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "falcon_h1",
-        intermediate=14_336,
-        kv_heads=8,
-        vocab=128_000,
-        positions=8192,
-        attention_bias=k.flag("attention_bias", False),
-        mlp_bias=k.flag("mlp_bias", False),
-        embeddings_scaled=True,
-        logits_scaled=True,
-    )
+    model = llama_like(k, "falcon_h1")
     inner = k.config.get("mamba_d_ssm", 1024)
     width = None if inner is None else k.count("mamba_d_ssm", 1024)
     model = replace(

@@ -68,21 +68,7 @@ OWN_VALUES: Shape = (B, KV_HEADS / TP, S / CP, V_DIM)
 
 
 def _config(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "mimo_v2_flash",
-        intermediate=16_384,
-        layers=48,
-        heads=64,
-        kv_heads=4,
-        head_dim=192,
-        vocab=152_576,
-        positions=131_072,
-        attention_bias=k.flag("attention_bias", False),
-        rotary_partial=True,
-        router_sigmoid=True,
-        router_normalised=k.flag("norm_topk_prob", True),
-    )
+    model = llama_like(k, "mimo_v2_flash")
     width = k.count("v_head_dim", 128, 10**6)
     for key, alike in (
         ("swa_num_attention_heads", model.heads),

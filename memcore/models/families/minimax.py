@@ -23,15 +23,7 @@ def _config(k: Keys) -> Model:
     k.refuse("router_jitter_noise", 0.0)
     k.refuse("sliding_window", None)
     k.refuse("shared_intermediate_size", 0, None)
-    model = llama_like(
-        k,
-        "minimax",
-        intermediate=14_336,
-        kv_heads=8,
-        positions=131_072,
-        router_normalised=True,
-        rotary_partial=True,
-    )
+    model = llama_like(k, "minimax")
     model = with_experts(model, routing(k, "num_local_experts", 8, 2), model.intermediate_size)
     state = Recurrence(
         model.heads, model.head_dim, model.head_dim, model.heads, kernel=1,

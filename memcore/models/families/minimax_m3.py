@@ -51,21 +51,7 @@ def _config(k: Keys) -> Model:
         k.config.get("hidden_act") == "swigluoai"
     ):  # the gate's own name; transformers has silu there
         k.config = {**k.config, "hidden_act": "silu"}
-    model = llama_like(
-        k,
-        "minimax_m3_vl_text",
-        hidden=6144,
-        intermediate=3072,
-        layers=60,
-        heads=64,
-        kv_heads=4,
-        head_dim=128,
-        vocab=200_064,
-        positions=524_288,
-        rotary_partial=True,
-        router_sigmoid=True,
-        router_normalised=True,
-    )
+    model = llama_like(k, "minimax_m3_vl_text")
     size = model.intermediate_size
     for key, *harmless in (
         ("moe_intermediate_size", size, None),

@@ -86,15 +86,7 @@ def sparse_layer(attend: Attention, mixture: Mixture, apart: bool = False) -> At
 
 
 def _mixtral(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "mixtral",
-        intermediate=14_336,
-        kv_heads=8,
-        positions=131_072,
-        router_normalised=True,
-        router_jitter=k.dropout("router_jitter_noise", 0.0),
-    )
+    model = llama_like(k, "mixtral")
     model = with_experts(model, routing(k, "num_local_experts", 8, 2), model.intermediate_size)
     return all_sliding(k, model, k.config.get("sliding_window") is not None)
 
@@ -109,15 +101,7 @@ def _mixtral_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 def _granite(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "granitemoe",
-        attention_bias=k.flag("attention_bias", False),
-        # multiplied by whatever the number is, 1.0 included
-        embeddings_scaled=True,
-        residual_scaled=True,
-        logits_scaled=True,
-    )
+    model = llama_like(k, "granitemoe")
     return with_experts(model, routing(k, "num_local_experts", 8, 2), model.intermediate_size)
 
 

@@ -29,10 +29,7 @@ WEIGHTS = (
 
 
 def _config(k: Keys) -> Model:
-    model = llama.llama_like(
-        k, "mllama_text_model", intermediate=14_336, layers=40, kv_heads=8, vocab=128_256,
-        positions=131_072,
-    )  # fmt: skip
+    model = llama.llama_like(k, "mllama_text_model")
     given = k.config.get("cross_attention_layers")
     if given is None:
         given = list(range(3, 40, 5))

@@ -27,17 +27,7 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "nanochat",
-        hidden=768,
-        intermediate=8192,
-        layers=12,
-        heads=6,
-        vocab=50_304,
-        activation="relu2",
-        attention_bias=k.flag("attention_bias", False),
-    )
+    model = llama_like(k, "nanochat")
     capped = k.config.get("final_logit_softcapping", 15.0) is not None
     return replace(model, traits=replace(model.traits, logits_softcap=capped))
 

@@ -38,11 +38,7 @@ DEFAULT = ("linear_attention", "moe", "full_attention", "mlp")
 def _config(k: Keys) -> Model:
     kinds = _kinds(k)
     k.config = {"num_hidden_layers": len(kinds), **k.config}
-    model = llama_like(
-        k, "nemotron_h", intermediate=21_504, kv_heads=8, head_dim=128, vocab=131_072,
-        positions=4096, mlp_bias=k.flag("mlp_bias", False),
-        router_normalised=k.flag("norm_topk_prob", True),
-    )  # fmt: skip
+    model = llama_like(k, "nemotron_h")  # fmt: skip
     k.refuse("n_shared_experts", 1, None)
     if model.layers != len(kinds):
         k.fail(

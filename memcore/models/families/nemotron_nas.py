@@ -36,10 +36,7 @@ def _config(k: Keys) -> Model:
     k.divides("num_attention_heads", heads, "n_heads_in_group", max(groups))
     k.config = {**k.config, "num_key_value_heads": max(1, heads // max(groups)),
                 "intermediate_size": 1}  # fmt: skip
-    model = llama_like(
-        k, "nemotron_nas", attention_bias=k.flag("attention_bias", False),
-        mlp_bias=k.flag("mlp_bias", False),
-    )  # fmt: skip
+    model = llama_like(k, "nemotron_nas")  # fmt: skip
     if len(blocks) != model.layers:
         k.fail("block_configs", f"has {len(blocks):,} layers, and num_hidden_layers is "
                f"{model.layers:,}")  # fmt: skip

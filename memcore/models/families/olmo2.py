@@ -4,6 +4,7 @@ three layers of four have a window."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from memcore.layers.ops import (
     attended,
@@ -28,17 +29,8 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, family: str) -> Model:
-    bias = k.flag("attention_bias", False)
-    return llama_like(k, family, vocab=50_304, attention_bias=bias)
-
-
-def _olmo2(k: Keys) -> Model:
-    return _config(k, "olmo2")
-
-
 def _olmo3(k: Keys) -> Model:
-    model = _config(k, "olmo3")
+    model = llama_like(k, "olmo3")
     kinds = layer_kinds(k, model.layers, lambda i: (i + 1) % 4 != 0)
     tables = tuple((word, rows) for word in ("full", "sliding") for _, rows in model.rotary_tables)
     model = windowed(model, k.count("sliding_window", 4096), kinds)
@@ -70,7 +62,12 @@ def _which(s: Structure, kind: str) -> str:
 _head = head_behind(rms_norm_fp32_weight)
 FAMILIES = {
     "olmo2": Family(
-        _olmo2, embed, _layer, _head, kernels=WITH_LIGER, classes=decoder_classes("Olmo2")
+        partial(llama_like, family="olmo2"),
+        embed,
+        _layer,
+        _head,
+        kernels=WITH_LIGER,
+        classes=decoder_classes("Olmo2"),
     ),
     "olmo3": Family(_olmo3, embed, _layer, _head, classes=decoder_classes("Olmo3")),
 }

@@ -23,20 +23,7 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _olmoe(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "olmoe",
-        hidden=2048,
-        intermediate=2048,
-        layers=16,
-        heads=16,
-        vocab=50_304,
-        positions=4096,
-        attention_bias=k.flag("attention_bias", False),
-        query_norm=True,
-        attention_clipped=k.config.get("clip_qkv") is not None,
-        router_normalised=k.flag("norm_topk_prob", False),
-    )
+    model = llama_like(k, "olmoe")
     if model.heads * model.head_dim != model.hidden_size:
         k.fail(
             "head_dim",
@@ -48,20 +35,7 @@ def _olmoe(k: Keys) -> Model:
 
 def _minimax(k: Keys) -> Model:
     k.refuse("router_jitter_noise", 0.0)
-    model = llama_like(
-        k,
-        "minimax_m2",
-        hidden=3072,
-        intermediate=1536,
-        layers=62,
-        heads=48,
-        kv_heads=8,
-        head_dim=128,
-        vocab=200_064,
-        positions=196_608,
-        query_norm=True,
-        rotary_partial=True,
-    )
+    model = llama_like(k, "minimax_m2")
     turned = int(model.head_dim * k.rope("partial_rotary_factor", 1.0))
     model = replace(model, rotary_dim=k.count_or("rotary_dim", turned, model.head_dim))
     return with_experts(model, routing(k, "num_local_experts", 256, 8), model.intermediate_size)

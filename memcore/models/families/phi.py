@@ -15,22 +15,7 @@ from memcore.tape.tape import Tape, Tensor
 
 def _config(k: Keys) -> Model:
     k.refuse("qk_layernorm", False, None)
-    return llama_like(
-        k,
-        "phi",
-        hidden=2048,
-        intermediate=8192,
-        layers=24,
-        vocab=51_200,
-        activation="gelu_new",
-        attention_bias=True,
-        mlp_bias=True,
-        head_bias=True,
-        rotary_partial=True,
-        residual_dropout=k.dropout("resid_pdrop", 0.0),
-        embedding_dropout=k.dropout("embd_pdrop", 0.0),
-        rotated=0.5,
-    )
+    return llama_like(k, "phi")
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

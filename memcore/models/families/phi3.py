@@ -25,15 +25,7 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "phi3",
-        hidden=3072,
-        intermediate=8192,
-        vocab=32_064,
-        positions=4096,
-        residual_dropout=k.dropout("resid_pdrop", 0.0),
-    )
+    model = llama_like(k, "phi3")
     share = k.rope("partial_rotary_factor", 1.0)
     model = replace(model, rotary_dim=int(model.head_dim * share))
     if k.config.get("sliding_window") is None:

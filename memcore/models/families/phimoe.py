@@ -19,17 +19,7 @@ DRAWN = 2  # experts of a token: the mixer draws no more and no fewer
 
 
 def _config(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "phimoe",
-        intermediate=6400,
-        kv_heads=8,
-        vocab=32_064,
-        positions=131_072,
-        attention_bias=k.flag("attention_bias", False),
-        head_bias=k.flag("lm_head_bias", False),
-        router_jitter=k.dropout("input_jitter_noise", 0.0),
-    )
+    model = llama_like(k, "phimoe")
     k.dropout("router_jitter_noise", 0.01)  # which only says who is near the best
     experts, chosen = routing(k, "num_local_experts", 16, DRAWN)
     if chosen != DRAWN:

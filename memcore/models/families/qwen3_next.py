@@ -36,41 +36,25 @@ CHUNK = 64  # tokens of a span: fla/ops/gated_delta_rule/chunk.py
 
 
 def _next(k: Keys) -> Model:
-    model = _like(k, "qwen3_next", 5632, 48, 16, 2, 151_936, k.flag("norm_topk_prob", True))
+    model = _like(k, "qwen3_next")
     return sparse_kinds(_with_experts(k, model, 512, 10), sparse(k))
 
 
 def _dense(k: Keys) -> Model:
-    model = _like(k, "qwen3_5_text", 12_288, 32, 16, 4, 248_320, hidden=4096)
+    model = _like(k, "qwen3_5_text")
     return replace(model, kinds=tuple(map(dense, model.kinds)))
 
 
 def _moe(k: Keys) -> Model:
-    model = _like(k, "qwen3_5_moe_text", 512, 40, 16, 2, 248_320, normalised=True)
+    model = _like(k, "qwen3_5_moe_text")
     k.assumed.pop("intermediate_size", None)  # of dense layers, which it has not
     return _with_experts(k, model, 256, 8)
 
 
-def _like(
-    k: Keys, family: str, intermediate: int, layers: int, heads: int, kv_heads: int,
-    vocab: int, normalised: bool = False, hidden: int = 2048,
-) -> Model:  # fmt: skip
-    """What all have in common, with the defaults of one."""
+def _like(k: Keys, family: str) -> Model:
+    """What all have in common."""
     k.refuse("attn_output_gate", True)
-    model = llama_like(
-        k,
-        family,
-        hidden=hidden,
-        intermediate=intermediate,
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=256,
-        vocab=vocab,
-        positions=32_768,
-        attention_bias=k.flag("attention_bias", False),
-        router_normalised=normalised,
-    )
+    model = llama_like(k, family)
     every = k.count("full_attention_interval", 4)
     kinds = mixed_kinds(k, "layer_types", model.layers, lambda i: bool((i + 1) % every))
     rotated = int(model.head_dim * k.rope("partial_rotary_factor", 0.25))

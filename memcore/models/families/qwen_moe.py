@@ -39,20 +39,7 @@ def sparse(k: Keys) -> Callable[[int], bool]:
 
 
 def _qwen2(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "qwen2_moe",
-        hidden=2048,
-        intermediate=5632,
-        layers=24,
-        heads=16,
-        kv_heads=16,
-        vocab=151_936,
-        positions=32_768,
-        attention_bias=k.flag("qkv_bias", True),
-        out_bias=False,
-        router_normalised=k.flag("norm_topk_prob", False),
-    )
+    model = llama_like(k, "qwen2_moe")
     routed = routing(k, "num_experts", 60, 4)
     model = with_experts(model, routed, k.count("moe_intermediate_size", 1408))
     model = replace(model, shared_size=k.count("shared_expert_intermediate_size", 5632))
@@ -87,20 +74,7 @@ def _weighted(t: Tape, x: Tensor, shared: Tensor) -> Tensor:
 
 
 def _qwen3(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "qwen3_moe",
-        hidden=2048,
-        intermediate=6144,
-        layers=24,
-        heads=32,
-        kv_heads=4,
-        vocab=151_936,
-        positions=32_768,
-        attention_bias=k.flag("attention_bias", False),
-        query_norm=True,
-        router_normalised=k.flag("norm_topk_prob", False),
-    )
+    model = llama_like(k, "qwen3_moe")
     routed = routing(k, "num_local_experts", 128, 8)
     model = with_experts(model, routed, k.count("moe_intermediate_size", 768))
     model = all_sliding(k, model, k.flag("use_sliding_window", False))

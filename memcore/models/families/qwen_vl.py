@@ -26,38 +26,12 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _qwen2(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "qwen2_vl_text",
-        hidden=8192,
-        intermediate=29_568,
-        layers=80,
-        heads=64,
-        kv_heads=8,
-        vocab=152_064,
-        positions=32_768,
-        attention_bias=True,
-        out_bias=False,
-    )
+    model = llama_like(k, "qwen2_vl_text")
     return qwen_windows(k, model, 80)
 
 
 def _mixture(k: Keys) -> Model:
-    model = llama_like(
-        k,
-        "qwen3_vl_moe_text",
-        hidden=2048,
-        intermediate=5632,
-        layers=24,
-        heads=16,
-        kv_heads=16,
-        vocab=151_936,
-        positions=128_000,
-        tied=True,
-        attention_bias=k.flag("attention_bias", False),
-        query_norm=True,
-        router_normalised=True,
-    )
+    model = llama_like(k, "qwen3_vl_moe_text")
     routed = routing(k, "num_local_experts", 60, 4)
     model = with_experts(model, routed, k.count("moe_intermediate_size", 1408))
     return sparse_kinds(model, sparse(k))

@@ -145,6 +145,10 @@ class Sizes(Mapping[str, Any]):
                 return 0 if k.config.get(key) == 0 else self._read(key, str(value))
             case {"number": value}:
                 return _number(k, key, value) if key not in k.config or not none else 0
+            case {"there": _}:
+                return k.config.get(key) is not None
+            case {"dropout": value}:
+                return k.dropout(key, value)
             case {"integer": value}:
                 return value if none else _integer(k, key, value)
             case {"pair": [height, width]}:

@@ -24,22 +24,7 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys) -> Model:
-    return llama_like(
-        k,
-        "stablelm",
-        hidden=2560,
-        intermediate=6912,
-        vocab=50_304,
-        kv_heads=32,
-        positions=4096,
-        attention_bias=k.flag("use_qkv_bias", False),
-        out_bias=False,
-        query_norm=k.flag("qk_layernorm", False),
-        parallel_residual=k.flag("use_parallel_residual", False),
-        residual_dropout=k.dropout("hidden_dropout", 0.0),
-        rotary_partial=True,
-        rotated=0.25,
-    )
+    return llama_like(k, "stablelm")
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

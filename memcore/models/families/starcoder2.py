@@ -30,23 +30,7 @@ def _config(k: Keys) -> Model:
     bias = k.flag("use_bias", True)
     k.refuse("mlp_type", "default", None)
     k.refuse("norm_type", "layer_norm", None)
-    model = llama_like(
-        k,
-        "starcoder2",
-        hidden=3072,
-        intermediate=12_288,
-        layers=30,
-        heads=24,
-        kv_heads=2,
-        vocab=49_152,
-        positions=4096,
-        tied=True,
-        activation="gelu_pytorch_tanh",
-        attention_bias=bias,
-        mlp_bias=bias,
-        residual_dropout=k.dropout("residual_dropout", 0.0),
-        embedding_dropout=k.dropout("embedding_dropout", 0.0),
-    )
+    model = llama_like(k, "starcoder2", attention_bias=bias, mlp_bias=bias)
     if k.config.get("sliding_window") is None:
         return model
     return windowed(model, k.count("sliding_window", 1), (SLIDING,) * model.layers)

@@ -50,11 +50,7 @@ FIRST = 3  # layers before those with experts, where nothing is said
 
 
 def _config(k: Keys) -> Model:
-    model = llama_like(
-        k, "step3p5", intermediate=11_264, layers=45, heads=64, kv_heads=8, head_dim=128,
-        vocab=128_815, positions=128_000, attention_bias=k.flag("attention_bias", False),
-        mlp_bias=k.flag("mlp_bias", False),
-    )  # fmt: skip
+    model = llama_like(k, "step3p5")  # fmt: skip
     size = k.count("moe_intermediate_size", 1280)
     model = with_experts(model, routing(k, "n_routed_experts", 288, 8), size)
     kinds = layer_kinds(k, model.layers, lambda i: False)

@@ -19,6 +19,7 @@ from memcore.plan.plan import limits_of
 from memcore.words.training import ALL_LINEAR
 
 AUTO = "auto"  # what DeepSpeed and transformers fill in from each other
+MOST_KEYS = 1_000  # of a file that no program knows, which are looked at one by one
 NOTHING = (None, "", AUTO, "none", "None", "null")
 # What vLLM and SGLang take a letter after a number for (human_readable_int).
 SCALES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
@@ -359,7 +360,8 @@ class Draft:
         others. Names there have blanks between, and '*' in one stands for anything; its keys are
         told together, but for one that says what stands after '=' in its name (words with '|'
         between), which is what the program does anyway. What is called as one of `harmless`, or
-        turns it off, moves neither memory nor time, and is not told."""
+        turns it off, moves neither memory nor time, and is not told. Of more than MOST_KEYS the
+        others are told as unread: no program has so many."""
         why, usual = dict[str, str](), dict[str, list[str]]()
         for reason, names in left.items():
             for each in names.split():
@@ -372,7 +374,9 @@ class Draft:
             if isinstance(value, str) and not value.startswith(UNSET):
                 unclear = "is neither on nor off: on is planned"
                 self.leave(keys.written(key), f"{shown(value)} {unclear}")
-        for key in keys.rest():
+        rest = keys.rest()
+        self.unread += map(keys.written, rest[MOST_KEYS:])
+        for key in rest[:MOST_KEYS]:
             name = next((name for name in why if _is(key, name)), "")
             if not name:
                 either = (key, key.removeprefix("no_"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -49,17 +50,42 @@ def _is_small(found: Any) -> bool:
     return not level
 
 
+def last_name(node: ast.expr) -> str:
+    """What is called, without what it is a part of: pipeline of lmdeploy.pipeline; '' of none."""
+    match node:
+        case ast.Attribute():
+            return node.attr
+        case ast.Name():
+            return node.id
+    return ""
+
+
+@functools.lru_cache(maxsize=1)  # each reader of modules asks for those of the same one
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of a module that say something, as ast.walk has them."""
+    found: list[ast.AST] = [tree]
+    for node in found:
+        for part in vars(node).values():
+            if isinstance(part, ast.AST):
+                if part._fields:
+                    found.append(part)
+            elif isinstance(part, list):
+                found += [each for each in part if isinstance(each, ast.AST)]
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1)
 def constants(tree: ast.Module) -> dict[str, Any]:
     """Constants that the module gives a name, and after a dot those that an option has where
     nobody says it."""
     found: dict[str, Any] = {}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             said = value(node.value, found)
             if isinstance(target, ast.Name) and said is not None and _is_small(said):
                 found[target.id] = said
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
+        elif isinstance(node, ast.Call) and last_name(node.func) == "add_argument":
             names = [each.value for each in node.args if isinstance(each, ast.Constant)]
             said = next((value(k.value, found) for k in node.keywords if k.arg == "default"), None)
             if names and said is not None:
@@ -76,7 +102,7 @@ def value(node: ast.expr, constants: Mapping[str, Any]) -> Any:
         case ast.Name():
             return constants.get(node.id)
         case ast.Attribute():
-            own = ast.unparse(node.value) == "torch"
+            own = isinstance(node.value, ast.Name) and node.value.id == "torch"
             return node.attr if own else constants.get(f".{node.attr}")
         case ast.List() | ast.Tuple():
             found = [value(each, constants) for each in node.elts]
@@ -132,10 +158,12 @@ def _sum(node: ast.BinOp, constants: Mapping[str, Any]) -> Any:
 
 
 def _called(node: ast.Call, constants: Mapping[str, Any]) -> Any:
-    function = ast.unparse(node.func)
-    last = function.rpartition(".")[2]
+    last = last_name(node.func)
     if last in SUPPORTED:
         return True
+    if last not in {"dict", *READS, *CONVERTS}:
+        return None
+    function = ast.unparse(node.func)
     if function == "dict":
         more, _ = spread(node, constants)
         return more | {k.arg: value(k.value, constants) for k in node.keywords if k.arg}

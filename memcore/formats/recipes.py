@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from memcore.formats import hub, nemo
+from memcore.formats import hub, nemo, python
 from memcore.formats.found import Draft
 from memcore.formats.megatron import MASTERS, MOMENTS
-from memcore.formats.texts import module
+from memcore.formats.texts import MAX_VALUES, module
 from memcore.models import cards
 
 # What NeMo's recipes call the options of Megatron, as parameters with defaults.
@@ -47,11 +47,15 @@ def jobs(content: str) -> dict[str, dict[str, Any]]:
         return {}
     tree = module(content)
     constants = dict(_assigned(tree.body))
+    helpers = functions(content)
+    left = iter(range(MAX_VALUES))  # of helpers, whose lines count for each job that calls them
     found: dict[str, dict[str, Any]] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             said = (
-                dict(_keywords(node)) | dict(_defaults(node)) | dict(_assigned(_lines(node, tree)))
+                dict(_keywords(node))
+                | dict(_defaults(node))
+                | dict(_assigned(_lines(node, helpers, left)))
             )
             if len(MARKS & said.keys()) >= 3:
                 called = (each for each in ast.walk(node) if isinstance(each, ast.Call))
@@ -104,7 +108,7 @@ def _setters(node: ast.FunctionDef) -> list[str]:
     }
     calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
     return [
-        ast.unparse(call.func).rpartition(".")[2]
+        python.last_name(call.func)
         for call in calls
         if any(_named(each) in returned for each in (*call.args, *(k.value for k in call.keywords)))
     ]
@@ -128,14 +132,20 @@ def _base(content: str, job: str) -> str:
     return next((said for said in map(ast.unparse, called) if BEGINS.search(said)), "")
 
 
-def _lines(node: ast.FunctionDef, tree: ast.Module) -> Iterator[ast.AST]:
-    """The lines of a function, and, where it calls one of the file's to set more, that one's."""
-    known = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+def _lines(
+    node: ast.FunctionDef, helpers: Mapping[str, ast.FunctionDef], left: Iterator[int]
+) -> Iterator[ast.AST]:
+    """The lines of a function, and, where it calls one of the file's to set more, that one's, until
+    none is `left`."""
+    setters = set(_setters(node))
     for statement in node.body:
         call = getattr(statement, "value", None)
-        name = ast.unparse(call.func).rpartition(".")[2] if isinstance(call, ast.Call) else ""
-        helper = known.get(name) if name in _setters(node) else None
-        yield from ast.walk(helper if helper and helper is not node else statement)
+        name = python.last_name(call.func) if isinstance(call, ast.Call) else ""
+        helper = helpers.get(name) if name in setters else None
+        if helper and helper is not node:
+            yield from (line for line, _ in zip(ast.walk(helper), left, strict=False))
+        else:
+            yield from ast.walk(statement)
 
 
 def _defaults(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:

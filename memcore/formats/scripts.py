@@ -51,10 +51,10 @@ def settings(content: str) -> dict[str, Any]:
     constants = python.constants(tree)
     trained, beside = dict[str, Any](), dict[str, Any]()
     computed: list[str] = []
-    for node in ast.walk(tree):
+    for node in python.nodes(tree):
         if not isinstance(node, ast.Call):
             continue
-        called = ast.unparse(node.func).rpartition(".")[2]
+        called = python.last_name(node.func)
         given, unknown = python.spread(node, constants)
         given |= {k.arg: python.value(k.value, constants) for k in node.keywords if k.arg}
         said = {NAMES.get(n, n): v for n, v in given.items() if v is not None}

@@ -417,12 +417,12 @@ def called(content: str) -> tuple[Server, dict[str, Any]] | None:
     constants = python.constants(tree)
     made = {
         target.id
-        for node in ast.walk(tree)
+        for node in python.nodes(tree)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
         for target in node.targets
         if isinstance(target, ast.Name) and _last(node.value) in {*calls, *BESIDE}
     }
-    for node in ast.walk(tree):
+    for node in python.nodes(tree):
         if not isinstance(node, ast.Call):
             continue
         function = _last(node)
@@ -450,7 +450,7 @@ def called(content: str) -> tuple[Server, dict[str, Any]] | None:
 
 def _last(call: ast.Call) -> str:
     """What a call calls, without what it is of."""
-    return ast.unparse(call.func).rpartition(".")[2]
+    return python.last_name(call.func)
 
 
 def _none(node: ast.expr) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import itertools
 import json
 import operator
 import re
@@ -493,20 +494,25 @@ def _of_python(content: str) -> list[tuple[str, ...]]:
         return []
     tree, found = module(content), []
     known = python.constants(tree)
-    scopes = [tree, *(each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef))]
-    for scope in scopes[:MAX_COMMANDS]:
-        lists = [
-            tuple(_literal(word, known) for word in each.elts)
-            for each in ast.walk(scope)
-            if isinstance(each, (ast.List, ast.Tuple))
-        ]
-        lists = [words for words in lists if any(word.startswith("-") for word in words)]
+    every = (
+        (each.lineno, tuple(_literal(word, known) for word in each.elts))
+        for each in python.nodes(tree)
+        if isinstance(each, (ast.List, ast.Tuple))
+    )
+    dashed = (each for each in every if any(word.startswith("-") for word in each[1]))
+    placed = list(itertools.islice(dashed, MAX_COMMANDS))
+    found += [words for _, words in placed]
+    scopes = (each for each in python.nodes(tree) if isinstance(each, ast.FunctionDef))
+    for scope in itertools.islice(scopes, MAX_COMMANDS if placed else 0):
+        last = scope.end_lineno or scope.lineno
+        lists = [words for line, words in placed if scope.lineno <= line <= last]
         programs = [words for words in lists if not words[0].startswith("-")]
         found += lists
-        if len(programs) == 1 and lists[1:] and scope is not tree:
+        if len(programs) == 1 and lists[1:]:
             found.append((*programs[0], *(w for ws in lists if ws is not programs[0] for w in ws)))
-    texts = (each for each in ast.walk(tree) if isinstance(each, (ast.Constant, ast.JoinedStr)))
-    found += [tuple(_words(line)) for each in texts if " --" in (line := _line(each, known))]
+    texts = (each for each in python.nodes(tree) if isinstance(each, (ast.Constant, ast.JoinedStr)))
+    lines = (line for each in texts if " --" in (line := _line(each, known)))
+    found += [tuple(_words(line)) for line in itertools.islice(lines, MAX_COMMANDS)]
     return found[:MAX_COMMANDS]
 
 

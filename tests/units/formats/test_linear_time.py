@@ -12,7 +12,7 @@ from memcore.errors import PlanError
 from memcore.formats import Text, read_files, registry
 from memcore.formats.failures import failure
 from memcore.formats.reading import DOCUMENTS
-from memcore.formats.texts import MAX_JSON, MAX_SCRIPT
+from memcore.formats.texts import MAX_JSON, MAX_SCRIPT, MAX_WORDS
 
 FLOOR = 0.2  # seconds of a processor below which a ratio says nothing
 MOST = 1.0  # seconds, at any length
@@ -62,13 +62,63 @@ def test_a_file_is_read_in_that_time_whatever_it_is_called(reader: str) -> None:
         is_linear(reader, kind, SHORT // 4)
 
 
-@pytest.mark.thousand  # many minutes; at 300,000 characters some take more than a second
-@pytest.mark.parametrize("length", [MAX_SCRIPT, 1_000_000])
+LONG = (MAX_SCRIPT, 1_000_000)
+EVERY = 12  # of the kinds, one reader after the other begins with the next one
+
+
+@pytest.mark.parametrize("length", LONG)
+@pytest.mark.parametrize(("turn", "reader"), [*enumerate(strangers.READERS)])
+def test_a_long_text_is_read_in_that_time_too(turn: int, reader: str, length: int) -> None:
+    strangers.tried(strangers.READERS[reader], "x")
+    for kind in list(strangers.TEXTS)[turn % EVERY :: EVERY]:
+        is_linear(reader, kind, length)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("length", LONG)
 @pytest.mark.parametrize("reader", strangers.READERS)
-def test_a_long_text_is_read_in_that_time_too(reader: str, length: int) -> None:
+def test_a_long_text_of_any_kind_is(reader: str, length: int) -> None:
     strangers.tried(strangers.READERS[reader], "x")
     for kind in strangers.TEXTS:
         is_linear(reader, kind, length)
+
+
+IMPORTS = "import vllm\nfrom transformers import Trainer\n# Config( Trainer.Config seq_length\n"
+HOSTILE = {
+    "constants": IMPORTS + "x = 1\n" * 33_000,
+    "constants of constants": IMPORTS + "a = [1]\n" + "a = [a, a, a]\n" * 10_000,
+    "options of no program": IMPORTS + f"LLM({','.join(f'a{n}={n}' for n in range(24_000))})\n",
+    "functions": IMPORTS + "def f():\n    return ['--x', '--y']\n" * 6_000,
+    "lists in a function": IMPORTS + "def f():\n" + "    x = ['-x', '--y']\n" * 9_000,
+    "what a recipe sets": IMPORTS + "def f():\n" + "    cfg.model.seq_length = 1\n" * 9_000,
+    "nested functions": IMPORTS
+    + "".join(f"{' ' * n}def f{n}():\n" for n in range(90))
+    + f"{' ' * 90}x = ['a', '--y']\n" * 2_000,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_module_is_read_in_a_second(kind: str) -> None:
+    read = strangers.READERS["a file t.py"]
+    strangers.tried(read, "x")
+    assert seconds(read, HOSTILE[kind], MOST) < MOST
+
+
+def test_a_long_log_is_looked_through_in_a_second() -> None:
+    """What two letters are made of in small letters moves nothing."""
+    for repeated in ("step 1 loss 2.0\n", "out of ", "memory İ ", "failed to allocate "):
+        content = (repeated * 16_000_000)[:16_000_000]
+        assert seconds(failure, content, MOST) < MOST, repeated
+    said = "CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    found = failure("İ" * 600_000 + said + "İ" * 600_000)
+    assert found is not None
+    assert found.asked == 2 * 2**30
+
+
+def test_a_text_of_too_many_words_is_refused_with_the_bound() -> None:
+    for name in ("t.yaml", "t.toml", "t.py"):
+        with pytest.raises(PlanError, match=f"words and signs; read are at most {MAX_WORDS:,}"):
+            read_files([Text(name, "x = 1\n" * 40_000)])
 
 
 def test_each_program_has_a_document_that_is_its_own() -> None:

@@ -749,7 +749,7 @@ def _script(content: str, given: Mapping[str, str]) -> tuple[tuple[str, ...], ..
 
 # A loop over constants.
 _LOOPS = re.compile(
-    r"^[ \t]*+for[ \t]+([A-Za-z_]\w{0,80})[ \t]+in[ \t]++((?:[\w./:-]{1,200}[ \t]*+){1,50})(?:;|$)",
+    r"^[ \t]*+for[ \t]+([A-Za-z_]\w{0,80})[ \t]+in[ \t]++((?:[\w./:-]++[ \t]*+){1,50}+)(?:;|$)",
     re.MULTILINE,
 )
 

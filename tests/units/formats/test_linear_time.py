@@ -159,3 +159,11 @@ def test_functions_that_call_each_other_are_evaluated_only_so_often(calls: int) 
     content = f"def f0():\n    return Trainer.Config()\n{called}"
     assert len(registry.runs(content)) == (calls if calls <= 5 else 0)
     assert seconds(registry.runs, content, 1) < 1
+
+
+def test_a_loop_over_a_commands_words_is_read_at_once() -> None:
+    words = "--host 0.0.0.0 --port 8080 --model /models/gemma-3-12b-it/gemma-3-12b-it-Q4_K_M.gguf"
+    text = f"for word in {words} --spec ngram:n=64; do\n  echo $word\ndone\nllama-server {words}\n"
+    start = time.process_time()
+    assert read_files([Text("run.sh", text)]).plan.model == "gemma-3-12b"
+    assert time.process_time() - start < 5

@@ -7,8 +7,10 @@ a key that is null is not absent. What each architecture reads is in memcore/fam
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from typing import Any
 
 from memcore.errors import shown
@@ -498,52 +500,11 @@ def _finite(limits: Any) -> Any:
     return [INFINITY if x == math.inf else x for x in limits]
 
 
-# Keys that decide no tensor's size and no operation: names, tokens, how weights begin, how text is
-# generated, epsilons and factors, and what every library that trains or serves adds for itself.
-_HARMLESS = """
-compress_rope_theta hc_eps
-alibi_bias_max attn_impl embedding_fraction init_config init_device learned_pos_emb moe_loss_weight
-norm_type softmax_scale tokenizer_name
-cache_implementation sliding_window_size predict_special_tokens output_past _num_labels ignore_index
-image_seq_length projection_dim mamba_hidden_act mamba_expand expand n_group topk_group
-partial_rotary_factor full_attn_mod interpolate_factor is_llama_config activation_function
-encoder_stride hidden_act
-_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path
-_sliding_window_pattern add_cross_attention architectures attention_multiplier
-attention_softmax_in_fp32 attn_implementation attn_implementation_autoset attn_logit_softcapping
-audio_token_id auto_map aux_loss_alpha aux_loss_coef bad_words_ids base_model_tp_plan
-begin_of_text_id begin_suppress_tokens bias_dropout_fusion boi_token_id boi_token_index bos_token
-bos_token_id chunk_size_feed_forward classifier_dropout cls_token_id cross_attention_hidden_size
-decoder_start_token_id default_theta dense_act_fn diversity_penalty do_sample dtype early_stopping
-embedding_initializer_range embedding_multiplier encoder_no_repeat_ngram_size eoi_token_id
-eoi_token_index eos_token eos_token_id ep_size experts_per_token exponential_decay_length_penalty
-final_logit_softcapping finetuning_task forced_bos_token_id forced_eos_token_id
-gradient_checkpointing hf_quant_config id2label im_end_id im_start_id image_token_id
-image_token_index init_method_std init_std initial_context_length initializer_cutoff_factor
-initializer_factor initializer_range initializer_std is_decoder is_encoder_decoder is_gated_act
-label2id layer_norm_eps layer_norm_epsilon layernorm_epsilon length_penalty logits_scaling
-mask_token_id masked_softmax_fusion max_length max_sequence_length max_window_layers min_length
-model_name model_type moe_router_topk_scaling_factor move_model_to_device n_ctx
-no_repeat_ngram_size norm_eps norm_epsilon norm_topk_prob num_beam_groups num_beams num_labels
-num_return_sequences offset_alibi onnx_config original_max_position_embeddings output_attentions
-output_hidden_states output_router_logits output_scores pad_token pad_token_id prefix
-pretraining_tp qk_head_dim problem_type pruned_heads quantization quantization_config
-query_pre_attn_scalar
-relative_attention_max_distance remove_invalid_values reorder_and_upcast_attn repetition_penalty
-rescale_layernorm rescale_prenorm_residual residual_in_fp32 residual_multiplier return_dict
-return_dict_in_generate rms_norm_eps rope_interleave rope_local_base_freq rope_parameters
-rope_scaling rope_theta rotary_base rotary_emb_base routed_scaling_factor router_aux_loss_coef
-router_dtype router_z_loss_coef scale_attention_softmax_in_fp32 scale_attn_by_inverse_layer_idx
-scale_attn_weights scoring_func selective_checkpoint_enabled sep_token_id seq_aux
-sequence_parallel_enabled skip_bias_add skip_bias_add_qkv slow_but_exact summary_activation
-summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
-swiglu_alpha swiglu_limit task_specific_params temperature tie_encoder_decoder time_step_floor
-time_step_limit time_step_max time_step_min time_step_rank tokenizer_class top_k top_p topk_method
-torch_dtype torchscript transformers_version transformers_weights typical_p unk_token_id
-unsloth_fixed unsloth_version use_cache use_flash_attention use_flash_attn use_mamba_kernels
-use_sliding_window video_token_id vision_end_token_id vision_start_token_id
-"""
-HARMLESS = frozenset(_HARMLESS.split())
+HARMLESS = frozenset(  # keys that decide no tensor's size and no operation
+    tomllib.loads(
+        files("presets").joinpath("families", "harmless.toml").read_text(encoding="utf-8")
+    )["keys"].split()
+)
 
 WEIGHTLESS = (
     "max_position_embeddings",

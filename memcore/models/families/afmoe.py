@@ -19,9 +19,10 @@ from memcore.layers.ops import (
 )
 from memcore.layers.ops import rms_norm_fp32_weight as norm
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes, layer_kinds
+from memcore.models.families.family import layer_kinds
 from memcore.models.families.llama import embed, llama_like, turned
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, HEAD_DIM, SHARED_F, TP, D, Q
 from memcore.tape.kinds import FULL_NOPE, SLIDING, Part, is_dense, turns
@@ -81,4 +82,4 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 _head = head_behind(norm)
-FAMILY = Family(_config, embed, _layer, _head, classes=decoder_classes("Afmoe", classifier=False))
+FAMILY = family_of("afmoe", _config, embed, _layer, _head)

@@ -14,8 +14,8 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, ONE, TP, D, F, Q
 from memcore.tape.kinds import Part
@@ -128,4 +128,4 @@ def _either(t: Tape, where: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return out
 
 
-FAMILY = Family(_config, embed, _layer, head, classes=decoder_classes("Apertus", classifier=False))
+FAMILY = family_of("apertus", _config, embed, _layer, head)

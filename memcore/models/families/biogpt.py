@@ -6,7 +6,8 @@ from memcore.layers.ops import TOKENS, head_behind
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.bart import DROPPED, LEARNED, OFFSET, feed_forward, placed
 from memcore.models.families.bart import self_attention as attention
-from memcore.models.families.family import Family, decoder_classes, own_keys
+from memcore.models.families.family import own_keys
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import TP, VOCAB, D
 from memcore.tape.kinds import FULL
@@ -53,4 +54,4 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 _head = head_behind(layer_norm, "layer_norm", width=D)
-FAMILY = Family(_config, _embed, _layer, _head, alone=True, classes=decoder_classes("BioGpt"))
+FAMILY = family_of("biogpt", _config, _embed, _layer, _head)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memcore.layers.ops import activation, rms_norm
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, llama_like
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import TP, D, F
 from memcore.tape.primitives import add, linear, multiply
@@ -34,4 +34,4 @@ def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return linear(t, "down_proj", h, F / TP, D, bias=False)
 
 
-FAMILY = Family(_config, embed, _layer, head, classes=decoder_classes("BitNet", classifier=False))
+FAMILY = family_of("bitnet", _config, embed, _layer, head)

@@ -24,7 +24,8 @@ from memcore.layers.ops import (
     weighted_values,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes, own_keys
+from memcore.models.families.family import own_keys
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import CP, HEAD_DIM, HEADS, QKV, TP, B, D, F, Q, S
 from memcore.tape.kinds import Part, Role
@@ -172,23 +173,14 @@ def _mpt_attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILIES = {
-    "bloom": Family(
-        _bloom, _embed, _bloom_layer, head_behind(layer_norm, "ln_f", width=D),
-        attentions=("eager",), kernels=HF_OR_COMPILE, classes=decoder_classes("Bloom"),
-        aliases={
-            "num_hidden_layers": "n_layer",
-            "num_attention_heads": "n_head",
-            "n_embed": "hidden_size",  # renamed by its constructor, as Falcon's
-        },
+    "bloom": family_of(
+        "bloom", _bloom, _embed, _bloom_layer, head_behind(layer_norm, "ln_f", width=D)
     ),
-    "mpt": Family(
-        _mpt, partial(token_embedding, name="wte"), _mpt_layer,
-        head_behind(layer_norm, "norm_f", width=D, bias=False), kernels=HF_OR_COMPILE,
-        attentions=("eager",), classes=decoder_classes("Mpt"),
-        aliases={
-            "hidden_size": "d_model",
-            "num_attention_heads": "n_heads",
-            "num_hidden_layers": "n_layers",
-        },
+    "mpt": family_of(
+        "mpt",
+        _mpt,
+        partial(token_embedding, name="wte"),
+        _mpt_layer,
+        head_behind(layer_norm, "norm_f", width=D, bias=False),
     ),
-}  # fmt: skip
+}

@@ -22,9 +22,10 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes, layer_kinds, listed
+from memcore.models.families.family import layer_kinds, listed
 from memcore.models.families.llama import embed, llama_like, turned
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, KV, SHARED_F, TP, D, Factor, Q
 from memcore.tape.kinds import FULL, FULL_NOPE, SLIDING, Part, is_dense, turns
@@ -163,13 +164,10 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILIES = {
-    name: Family(
-        config, embed, _layer, _head, classes=decoder_classes(stem, classifier=False),
-        aliases={"num_local_experts": "num_experts"} if config is _mixed else {},
+    name: family_of(name, config, embed, _layer, _head)
+    for name, config in (
+        ("cohere", partial(llama_like, family="cohere")),
+        ("cohere2", _cohere2),
+        ("cohere2_moe", _mixed),
     )
-    for name, stem, config in (
-        ("cohere", "Cohere", partial(llama_like, family="cohere")),
-        ("cohere2", "Cohere2", _cohere2),
-        ("cohere2_moe", "Cohere2Moe", _mixed),
-    )
-}  # fmt: skip
+}

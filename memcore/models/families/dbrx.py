@@ -21,8 +21,8 @@ from memcore.layers.ops import (
     token_embedding,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.mixtral import routing, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import (
     EARLIER,
@@ -213,13 +213,4 @@ def _summed(t: Tape, x: Tensor, rows: Tensor, places: Tensor) -> Tensor:
 
 _embed = partial(token_embedding, name="wte")
 _head = head_behind(layer_norm, "norm_f", width=D, bias=False)
-FAMILY = Family(
-    _config, _embed, _layer, _head,
-    aliases={
-        "hidden_size": "d_model",
-        "max_position_embeddings": "max_seq_len",
-        "num_attention_heads": "n_heads",
-        "num_hidden_layers": "n_layers",
-    },
-    classes=decoder_classes("Dbrx", classifier=False),
-)  # fmt: skip
+FAMILY = family_of("dbrx", _config, _embed, _layer, _head)

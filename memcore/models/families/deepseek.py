@@ -28,9 +28,9 @@ from memcore.layers.ops import (
     weighted_values,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_OR_MEGATRON, Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import (
     CP,
@@ -290,26 +290,7 @@ CACHE = (LATENT,)  # one for all heads: every tensor-parallel rank keeps it whol
 layer = sparse_layer(attention, mixture, apart=True)
 
 FAMILIES = {
-    "deepseek_v2": Family(
-        _v2, embed, layer, head, cache=CACHE, kernels=HF_OR_MEGATRON,
-        classes=decoder_classes("DeepseekV2"),
-        aliases={"num_experts": "n_routed_experts"},
-    ),
-    "deepseek_v3": Family(
-        _v3, embed, layer, head, cache=CACHE, kernels=HF_OR_MEGATRON,
-        classes=decoder_classes("DeepseekV3"),
-        aliases={
-            "num_local_experts": "n_routed_experts",
-            "num_mtp_layers": "num_nextn_predict_layers",
-        },
-    ),
-    "glm4_moe_lite": Family(
-        _lite, embed, layer, head, cache=CACHE,
-        classes=decoder_classes("Glm4MoeLite", classifier=False),
-        aliases={
-            "num_local_experts": "n_routed_experts",
-            "num_mtp_layers": "num_nextn_predict_layers",
-            "head_dim": "qk_rope_head_dim",
-        },
-    ),
-}  # fmt: skip
+    "deepseek_v2": family_of("deepseek_v2", _v2, embed, layer, head, cache=CACHE),
+    "deepseek_v3": family_of("deepseek_v3", _v3, embed, layer, head, cache=CACHE),
+    "glm4_moe_lite": family_of("glm4_moe_lite", _lite, embed, layer, head, cache=CACHE),
+}

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from memcore.models.config import Keys
 from memcore.models.families.deepseek import CACHE, latent, layer, router_groups
-from memcore.models.families.family import Family, decoder_classes, listed
+from memcore.models.families.family import listed
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import sparse_kinds
+from memcore.models.families.rows import family_of
 from memcore.models.model import Indexer, Model
 from memcore.tape.kinds import FULL, shared
 
@@ -83,11 +84,9 @@ ALIASES = {
     "num_mtp_layers": "num_nextn_predict_layers",
 }
 FAMILIES = {
-    name: Family(
-        config, embed, layer, head, cache=CACHE, attentions=("eager", "sdpa"), note=NOTE,
-        aliases=ALIASES, classes=decoder_classes(stem, classifier=False),
+    name: family_of(name, config, embed, layer, head, cache=CACHE)
+    for name, config in (
+        ("deepseek_v32", _v32),
+        ("glm_moe_dsa", _glm),
     )
-    for name, stem, config in (
-        ("deepseek_v32", "DeepseekV32", _v32), ("glm_moe_dsa", "GlmMoeDsa", _glm),
-    )
-}  # fmt: skip
+}

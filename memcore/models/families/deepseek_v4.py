@@ -25,11 +25,12 @@ from memcore.layers.ops import (
 )
 from memcore.layers.streams import mixed, norm_without_weight, one_stream, spread, widened
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes, listed
+from memcore.models.families.family import listed
 from memcore.models.families.gpt_oss import less_maximum, with_sinks
 from memcore.models.families.llama import embed as embed_tokens
 from memcore.models.families.llama import llama_like
 from memcore.models.families.mixtral import routing, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Entries, Indexer, Model
 from memcore.tape.dims import (
     CP,
@@ -376,12 +377,4 @@ NOTE = (
     "it loads weights in 16 bits, under 0.1 % of all. Layers for multi-token prediction are not "
     "planned."
 )
-FAMILY = Family(
-    _config, _embed, _layer, _head, attentions=("eager",), note=NOTE, alone=True, cache=(HEAD_DIM,),
-    wide=WIDE,
-    aliases={
-        "num_local_experts": "n_routed_experts",
-        "intermediate_size": "moe_intermediate_size",
-    },
-    classes=decoder_classes("DeepseekV4", classifier=False),
-)  # fmt: skip
+FAMILY = family_of("deepseek_v4", _config, _embed, _layer, _head, cache=(HEAD_DIM,), wide=WIDE)

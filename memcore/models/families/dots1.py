@@ -9,9 +9,10 @@ from memcore.models.config import Keys
 from memcore.models.families import kin
 from memcore.models.families.deepseek import mixture, router_groups
 from memcore.models.families.deepseek_v32 import SPARSE
-from memcore.models.families.family import Family, decoder_classes, layer_kinds, listed
+from memcore.models.families.family import layer_kinds, listed
 from memcore.models.families.llama import attention, embed, head, llama_like, windowed
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 
 
@@ -66,14 +67,10 @@ def _glm(k: Keys) -> Model:
 
 LAYER = sparse_layer(attention, mixture)
 FAMILIES = {
-    name: Family(
-        config, embed, LAYER, head, aliases=aliases,
-        classes=decoder_classes(stem, classifier=False),
+    name: family_of(name, config, embed, LAYER, head)
+    for name, config in (
+        ("dots1", _dots),
+        ("exaone_moe", _exaone),
+        ("glm4_moe", _glm),
     )
-    for name, stem, config, aliases in (
-        ("dots1", "Dots1", _dots, {"num_local_experts": "n_routed_experts"}),
-        ("exaone_moe", "ExaoneMoe", _exaone, {"num_experts": "n_routed_experts"}),
-        ("glm4_moe", "Glm4Moe", _glm, {"num_local_experts": "n_routed_experts",
-                                       "num_mtp_layers": "num_nextn_predict_layers"}),
-    )
-}  # fmt: skip
+}

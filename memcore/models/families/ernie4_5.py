@@ -9,9 +9,10 @@ from functools import partial
 from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import gated_mlp
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes
+from memcore.models.families.family import decoder_classes
 from memcore.models.families.llama import attention, embed, head, layer, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, SHARED_F, TP, D
 from memcore.tape.primitives import add, cast, linear, softmax
@@ -53,11 +54,6 @@ def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
 CLASSES = {name: decoder_classes(f"Ernie4_5{stem}", classifier=False)
            for name, stem in (("ernie4_5", ""), ("ernie4_5_moe", "_Moe"))}  # fmt: skip
 FAMILIES = {
-    "ernie4_5": Family(
-        partial(llama_like, family="ernie4_5"), embed, layer, head, classes=CLASSES["ernie4_5"]
-    ),
-    "ernie4_5_moe": Family(
-        _moe, embed, sparse_layer(attention, _mixture), head, classes=CLASSES["ernie4_5_moe"],
-        aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
-    ),
-}  # fmt: skip
+    "ernie4_5": family_of("ernie4_5", partial(llama_like, family="ernie4_5"), embed, layer, head),
+    "ernie4_5_moe": family_of("ernie4_5_moe", _moe, embed, sparse_layer(attention, _mixture), head),
+}

@@ -21,7 +21,7 @@ from memcore.layers.ops import (
     weighted_values,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, QKV, TP, D, Q
 from memcore.tape.kinds import Part
@@ -131,13 +131,4 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 _embed = partial(token_embedding, name="word_embeddings")
 _head = head_behind(layer_norm, "ln_f", width=D)
-FAMILY = Family(
-    _config, _embed, _layer, _head,
-    # As its files had them before transformers knew it, and the first as they have it still.
-    aliases={
-        "n_embed": "hidden_size",
-        "n_layer": "num_hidden_layers",
-        "n_head": "num_attention_heads",
-    },
-    kernels=HF_OR_COMPILE, classes=decoder_classes("Falcon"),
-)  # fmt: skip
+FAMILY = family_of("falcon", _config, _embed, _layer, _head)

@@ -25,12 +25,11 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families import llama
 from memcore.models.families.family import (
     WITH_LIGER,
-    Family,
-    decoder_classes,
     encoder,
     layer_kinds,
 )
 from memcore.models.families.llama import llama_like, windowed
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM
 from memcore.tape.kinds import EVERY, SLIDING_EVERY, Part
@@ -172,23 +171,12 @@ CLASSES = {
 }
 
 FAMILIES = {
-    "gemma": Family(_gemma, embed, _layer_of_gemma, head, classes=decoder_classes("Gemma")),
+    "gemma": family_of("gemma", _gemma, embed, _layer_of_gemma, head),
     # SDPA has no soft caps, so transformers does not offer it for Gemma 2.
-    "gemma2": Family(
-        _capped("gemma2"),
-        embed,
-        layer,
-        head,
-        attentions=("eager", "flash"),
-        kernels=WITH_LIGER,
-        classes=decoder_classes("Gemma2"),
-    ),
-    "vaultgemma": Family(
-        _capped("vaultgemma"), embed, _layer_of_gemma, head, attentions=("eager", "flash"),
-        classes=decoder_classes("VaultGemma", classifier=False),
-    ),
-    "gemma3_text": Family(_gemma3, embed, layer, head, kernels=WITH_LIGER, classes=CLASSES),
-}  # fmt: skip
+    "gemma2": family_of("gemma2", _capped("gemma2"), embed, layer, head),
+    "vaultgemma": family_of("vaultgemma", _capped("vaultgemma"), embed, _layer_of_gemma, head),
+    "gemma3_text": family_of("gemma3_text", _gemma3, embed, layer, head),
+}
 ENCODER = encoder(
     _both_ways, embed, layer, _embedded, {"Gemma3TextModel": EMBEDDING}, kernels=WITH_LIGER
 )

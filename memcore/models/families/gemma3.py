@@ -15,6 +15,7 @@ from memcore.models.config import Keys
 from memcore.models.families import gemma
 from memcore.models.families.family import Family
 from memcore.models.families.llava import VISION, part, text_embedding
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import MERGED, PATCHES, B, D, of_stack
 from memcore.tape.primitives import (
@@ -26,7 +27,7 @@ from memcore.tape.primitives import (
     scale,
     scattered_into,
 )
-from memcore.tape.structure import CAUSAL, Structure
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 TEXT, TOWER = "gemma3_text", "siglip_vision_model"
@@ -81,13 +82,13 @@ def _bridge(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return scattered_into(t, t.carry("text embeddings", HIDDEN, t.parameter_dtype), h)
 
 
-FAMILY: Family = Family(
-    _config, gemma.embed, gemma.layer, gemma.head, losses=("eager",), alone=True, before=_before,
+FAMILY: Family = family_of(
+    "gemma3",
+    _config,
+    gemma.embed,
+    gemma.layer,
+    gemma.head,
+    losses=("eager",),
+    before=_before,
     bridge=_bridge,
-    aliases={
-        "image_token_id": "image_token_index",
-        "boi_token_id": "boi_token_index",
-        "eoi_token_id": "eoi_token_index",
-    },
-    classes={"Gemma3ForConditionalGeneration": CAUSAL},
-)  # fmt: skip
+)

@@ -17,7 +17,7 @@ from memcore.layers.ops import (
     gated_mlp,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import Family, heads_of, layer_kinds
+from memcore.models.families.family import heads_of, layer_kinds
 from memcore.models.families.gemma4 import (
     READS,
     attention,
@@ -27,6 +27,7 @@ from memcore.models.families.gemma4 import (
     sharing,
 )
 from memcore.models.families.llama import windowed
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import KV, LOW_RANK, STREAM_PAIRS, STREAMS, TP, VOCAB, D, F, Shape
 from memcore.tape.kinds import FULL, is_reused, is_thinned, thinned
@@ -54,7 +55,7 @@ from memcore.tape.primitives import (
     split,
     wanted,
 )
-from memcore.tape.structure import CAUSAL, EMBEDDING, Structure, Traits
+from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Gradients, Tape, Tensor
 
 COEFFICIENTS: Shape = (*TOKENS, STREAMS)
@@ -300,9 +301,4 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, powered_norm(t, out, "norm"))
 
 
-FAMILIES = {
-    "gemma3n_text": Family(
-        _config, _embed, _layer, _head, alone=True, carries=True,
-        classes={"Gemma3nForCausalLM": CAUSAL, "Gemma3nTextModel": EMBEDDING},
-    )
-}  # fmt: skip
+FAMILIES = {"gemma3n_text": family_of("gemma3n_text", _config, _embed, _layer, _head, carries=True)}

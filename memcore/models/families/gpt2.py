@@ -17,13 +17,10 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import (
-    HF_OR_COMPILE,
     MASK,
-    WITH_MEGATRON,
-    Family,
-    decoder_classes,
     own_keys,
 )
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, POSITIONS, QKV, TP, VOCAB, D, Q, S
 from memcore.tape.kinds import Part
@@ -147,12 +144,6 @@ def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 _head = head_behind(layer_norm, "ln_f", width=D)
 FAMILIES = {
-    "gpt2": Family(
-        _gpt2, embed, _layer, _head, arguments=MASK, kernels=WITH_MEGATRON, aliases=ALIASES,
-        classes=decoder_classes("GPT2", causal="LMHeadModel"),
-    ),
-    "gpt_bigcode": Family(
-        _bigcode, _bigcode_embed, _bigcode_layer, _head, kernels=HF_OR_COMPILE, aliases=ALIASES,
-        classes=decoder_classes("GPTBigCode"),
-    ),
-}  # fmt: skip
+    "gpt2": family_of("gpt2", _gpt2, embed, _layer, _head, arguments=MASK),
+    "gpt_bigcode": family_of("gpt_bigcode", _bigcode, _bigcode_embed, _bigcode_layer, _head),
+}

@@ -19,8 +19,9 @@ from memcore.layers.ops import (
     wide_scores,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes, own_keys
+from memcore.models.families.family import own_keys
 from memcore.models.families.gpt2 import embed
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, TP, D, Q, S
 from memcore.tape.kinds import FULL, SLIDING, Part
@@ -109,8 +110,4 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 _head = head_behind(layer_norm, "ln_f", width=D)
-FAMILY = Family(
-    _config, embed, _layer, _head, kernels=HF_OR_COMPILE, attentions=("eager", "flash"),
-    aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
-    classes=decoder_classes("GPTNeo"),
-)  # fmt: skip
+FAMILY = family_of("gpt_neo", _config, embed, _layer, _head)

@@ -20,8 +20,9 @@ from memcore.layers.ops import (
     rotary_tables,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes, own_keys
+from memcore.models.families.family import own_keys
 from memcore.models.families.llama import embed, llama_like
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, HEADS, KV_HEADS, QKV, TP, D
 from memcore.tape.kinds import Part
@@ -109,15 +110,20 @@ def _persimmon_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 FAMILIES = {
-    "gpt_neox": Family(
-        _neox, embed_dropped("embed_in", "emb_dropout"), _neox_layer,
-        head_behind(layer_norm, "final_layer_norm", width=D), kernels=HF_OR_COMPILE,
-        classes=decoder_classes("GPTNeoX"),
+    "gpt_neox": family_of(
+        "gpt_neox",
+        _neox,
+        embed_dropped("embed_in", "emb_dropout"),
+        _neox_layer,
+        head_behind(layer_norm, "final_layer_norm", width=D),
     ),
     # Its eager attention keeps values as views of the joint projection, which its norms keep too:
     # where they are copies is not known.
-    "persimmon": Family(
-        _persimmon, embed, _persimmon_layer, head_behind(layer_norm, "final_layernorm", width=D),
-        attentions=("sdpa", "flash"), classes=decoder_classes("Persimmon"),
+    "persimmon": family_of(
+        "persimmon",
+        _persimmon,
+        embed,
+        _persimmon_layer,
+        head_behind(layer_norm, "final_layernorm", width=D),
     ),
-}  # fmt: skip
+}

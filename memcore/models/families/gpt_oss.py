@@ -27,9 +27,10 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_OR_MEGATRON, Family, decoder_classes, layer_kinds
+from memcore.models.families.family import layer_kinds
 from memcore.models.families.llama import embed, llama_like, windowed
 from memcore.models.families.mixtral import routing, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import (
     CP,
@@ -203,8 +204,4 @@ STACKS = Stacks(_gate, transposed=True, biases=True)
 
 _head = head_behind(rms_norm_fp32_weight)
 # Its sinks need a kernel that takes them: eager, or FlashAttention 3 and later.
-FAMILY = Family(
-    _config, embed, _layer, _head, attentions=("eager", "flash"), kernels=HF_OR_MEGATRON,
-    aliases={"num_experts": "num_local_experts"},
-    classes=decoder_classes("GptOss"),
-)  # fmt: skip
+FAMILY = family_of("gpt_oss", _config, embed, _layer, _head)

@@ -20,8 +20,8 @@ from memcore.layers.ops import (
     wide_scores,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes, own_keys
-from memcore.models.families.gpt2 import ALIASES
+from memcore.models.families.family import own_keys
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, HALF_ROTARY, ROTARY, TP, D, Q, S
 from memcore.tape.kinds import Part
@@ -111,7 +111,4 @@ def _turned(t: Tape, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
 
 _embed = embed_dropped("wte", "drop")
 _head = head_behind(layer_norm, "ln_f", width=D)
-FAMILY = Family(
-    _config, _embed, _layer, _head, kernels=HF_OR_COMPILE, attentions=("eager", "flash"),
-    losses=("eager", "fused"), aliases=ALIASES, classes=decoder_classes("GPTJ"),
-)  # fmt: skip
+FAMILY = family_of("gptj", _config, _embed, _layer, _head, losses=("eager", "fused"))

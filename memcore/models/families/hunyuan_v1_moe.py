@@ -9,9 +9,9 @@ from memcore.errors import shown
 from memcore.layers.experts import normalised, routed_experts, top_k
 from memcore.layers.ops import gated_mlp
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, llama_like
 from memcore.models.families.mixtral import routing, sparse_layer, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, D
 from memcore.tape.primitives import add, cast, linear, softmax
@@ -64,8 +64,4 @@ def _router(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor]:
         return cast(t, weights, logits.dtype, "weights, cast"), index
 
 
-FAMILY = Family(
-    _config, embed, sparse_layer(attention, _mixture), head,
-    classes=decoder_classes("HunYuanMoEV1"),
-    aliases={"num_experts_per_tok": "moe_topk", "num_local_experts": "num_experts"},
-)  # fmt: skip
+FAMILY = family_of("hunyuan_v1_moe", _config, embed, sparse_layer(attention, _mixture), head)

@@ -8,9 +8,10 @@ from dataclasses import replace
 from memcore.layers.recurrent import kimi_delta_attention
 from memcore.models.config import Keys
 from memcore.models.families.deepseek import CACHE, attention, latent, mixture, router_groups
-from memcore.models.families.family import Family, decoder_classes, listed, mixed_kinds
+from memcore.models.families.family import listed, mixed_kinds
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import sparse_layer
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model, Recurrence
 from memcore.tape.kinds import FULL, RECURRENT, dense, nope, recurs
 from memcore.tape.structure import Structure
@@ -73,17 +74,4 @@ def _mixer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     return kimi_delta_attention(t, x) if recurs(kind) else attention(t, s, x, kind)
 
 
-FAMILY = Family(
-    _config, embed, sparse_layer(_mixer, mixture), head, cache=CACHE,
-    classes=decoder_classes("KimiLinear", classifier=False),
-    aliases={
-        "num_experts": "n_routed_experts",
-        "num_local_experts": "n_routed_experts",
-        "num_experts_per_token": "num_experts_per_tok",
-        "num_shared_experts": "n_shared_experts",
-        "num_expert_group": "n_group",
-        "moe_renormalize": "norm_topk_prob",
-        "model_max_length": "max_position_embeddings",
-    },
-    untrained="what the kernels of its delta nets (chunk_kda) keep for backward is not known yet",
-)  # fmt: skip
+FAMILY = family_of("kimi_linear", _config, embed, sparse_layer(_mixer, mixture), head, cache=CACHE)

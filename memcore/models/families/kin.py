@@ -29,8 +29,9 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families import olmoe
-from memcore.models.families.family import Family, decoder_classes, layer_kinds
+from memcore.models.families.family import layer_kinds
 from memcore.models.families.llama import attention, embed, head, llama_like
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import D
 from memcore.tape.kinds import FULL_NOPE, SLIDING
@@ -134,19 +135,20 @@ CHATGLM = {
     "add_qkv_bias": "attention_bias",
 }
 FAMILIES = {
-    name: Family(
-        config, embed, layer, ends, classes=decoder_classes(stem),
-        aliases=CHATGLM if name == "glm" else {},
+    name: family_of(name, config, embed, layer, ends)
+    for name, config, layer, ends in (
+        ("arcee", _arcee, _layer(rms_norm, up_down_mlp), head),
+        ("exaone4", _exaone4, _exaone4_layer, head),
+        ("glm", partial(_glm, family="glm"), _layer(rms_norm, fused_gated_mlp), head),
+        ("glm4", partial(_glm, family="glm4"), _glm4_layer, head),
+        ("helium", _helium, _layer(_wide_weight), head_behind(_wide_weight)),
+        ("nemotron", _nemotron, _layer(_one_plus, up_down_mlp), head_behind(_one_plus)),
+        (
+            "olmo",
+            partial(llama_like, family="olmo"),
+            _layer(_weightless, attends=olmoe.attention),
+            head_behind(_weightless),
+        ),
+        ("seed_oss", partial(llama_like, family="seed_oss"), _layer(rms_norm), head),
     )
-    for name, stem, config, layer, ends in (
-        ("arcee", "Arcee", _arcee, _layer(rms_norm, up_down_mlp), head),
-        ("exaone4", "Exaone4", _exaone4, _exaone4_layer, head),
-        ("glm", "Glm", partial(_glm, family="glm"), _layer(rms_norm, fused_gated_mlp), head),
-        ("glm4", "Glm4", partial(_glm, family="glm4"), _glm4_layer, head),
-        ("helium", "Helium", _helium, _layer(_wide_weight), head_behind(_wide_weight)),
-        ("nemotron", "Nemotron", _nemotron, _layer(_one_plus, up_down_mlp), head_behind(_one_plus)),
-        ("olmo", "Olmo", partial(llama_like, family="olmo"),
-         _layer(_weightless, attends=olmoe.attention), head_behind(_weightless)),
-        ("seed_oss", "SeedOss", partial(llama_like, family="seed_oss"), _layer(rms_norm), head),
-    )
-}  # fmt: skip
+}

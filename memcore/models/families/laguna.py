@@ -27,10 +27,11 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families.deepseek_v32 import SPARSE
-from memcore.models.families.family import Family, decoder_classes, layer_kinds, listed
+from memcore.models.families.family import layer_kinds, listed
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.families.olmoe import sigmoid_router
+from memcore.models.families.rows import family_of
 from memcore.models.families.step3p5 import share_turned
 from memcore.models.model import Heads, Model
 from memcore.tape.dims import EXPERTS, HEAD_DIM, HEADS, SHARED_F, TP, D, Q
@@ -136,9 +137,4 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return add(t, routed, shared, "routed and shared")
 
 
-FAMILY = Family(
-    _config, embed, _layer, head_behind(rms_norm),
-    classes=decoder_classes("Laguna", classifier=False),
-    untrained="what it keeps for backward has not been held against PyTorch yet",
-    aliases={"num_local_experts": "num_experts", "n_routed_experts": "num_experts"},
-)  # fmt: skip
+FAMILY = family_of("laguna", _config, embed, _layer, head_behind(rms_norm))

@@ -11,9 +11,10 @@ from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import activation, head_behind, rms_norm
 from memcore.layers.recurrent import short_convolution
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes, mixed_kinds, numbers_of_layers
+from memcore.models.families.family import mixed_kinds, numbers_of_layers
 from memcore.models.families.llama import attention, embed, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model, Recurrence
 from memcore.tape.dims import EXPERTS, TP, D, F, ceil_div
 from memcore.tape.kinds import FULL, RECURRENT, is_dense, recurs
@@ -106,12 +107,6 @@ def _router(t: Tape, s: Structure, x: Tensor) -> tuple[Tensor, Tensor]:
 
 _head = head_behind(rms_norm, "embedding_norm")
 FAMILIES = {
-    "lfm2": Family(
-        _lfm2, embed, _layer, _head, classes=decoder_classes("Lfm2", classifier=False),
-        aliases={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},
-    ),
-    "lfm2_moe": Family(
-        _moe, embed, _layer, _head, classes=decoder_classes("Lfm2Moe", classifier=False),
-        aliases={"tie_embedding": "tie_word_embeddings"},
-    ),
-}  # fmt: skip
+    "lfm2": family_of("lfm2", _lfm2, embed, _layer, _head),
+    "lfm2_moe": family_of("lfm2_moe", _moe, embed, _layer, _head),
+}

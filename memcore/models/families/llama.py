@@ -31,14 +31,10 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import (
-    HF_ONLY,
-    WITH_BOTH,
-    Family,
-    decoder_classes,
     heads_of,
     layer_kinds,
 )
-from memcore.models.families.rows import Row, Sizes, rows, spelled_out
+from memcore.models.families.rows import Row, Sizes, family_of, rows, spelled_out
 from memcore.models.model import Model
 from memcore.tape.dims import CP, HEAD_DIM, TP, B, D, Factor, Q, S
 from memcore.tape.kinds import FULL, FULL_NOPE, SLIDING, SLIDING_NOPE, Part, turns
@@ -57,9 +53,9 @@ def llama_like(
     k: Keys, family: str, activations: Mapping[str, str] = ACTIVATIONS, **more: Any
 ) -> Model:
     """The keys that Llama's relatives share, with the defaults and traits that the row of one in
-    presets/families/decoders.toml has, and `more` traits. `out_bias` is as `attention_bias` unless
+    presets/families/families.toml has, and `more` traits. `out_bias` is as `attention_bias` unless
     it is said; of a default `partial_rotary_factor` a config.json may say another."""
-    row = spelled_out(rows("decoders")[family], "decoders")
+    row = spelled_out(rows("families")[family], "families")
     usual = LLAMA | row.get("defaults", {})
     traits = traits_of(k, row) | more
     traits.setdefault("out_bias", traits.get("attention_bias", False))
@@ -270,17 +266,17 @@ def _cwm(k: Keys) -> Model:
 # Its numbers multiply, whatever they are, 1.0 included.
 _granite = partial(llama_like, family="granite")
 FAMILIES = {
-    name: Family(config, embed, layer, head, kernels=kernels, classes=classes)
-    for name, config, kernels, classes in (
-        ("llama", partial(llama_like, family="llama"), WITH_BOTH, decoder_classes("Llama")),
-        ("mistral", _mistral, WITH_BOTH, decoder_classes("Mistral")),
-        ("qwen2", _qwen2, WITH_BOTH, decoder_classes("Qwen2")),
-        ("qwen3", _qwen3, WITH_BOTH, decoder_classes("Qwen3")),
-        ("hunyuan_v1_dense", _hunyuan, HF_ONLY, decoder_classes("HunYuanDenseV1")),
-        ("granite", _granite, WITH_BOTH, decoder_classes("Granite", classifier=False)),
-        ("smollm3", _smollm3, WITH_BOTH, decoder_classes("SmolLM3")),
-        ("ministral", _ministral, HF_ONLY, decoder_classes("Ministral")),
-        ("ministral3", _ministral3, HF_ONLY, decoder_classes("Ministral3")),
-        ("cwm", _cwm, HF_ONLY, decoder_classes("Cwm", classifier=False)),
+    name: family_of(name, config, embed, layer, head)
+    for name, config in (
+        ("llama", partial(llama_like, family="llama")),
+        ("mistral", _mistral),
+        ("qwen2", _qwen2),
+        ("qwen3", _qwen3),
+        ("hunyuan_v1_dense", _hunyuan),
+        ("granite", _granite),
+        ("smollm3", _smollm3),
+        ("ministral", _ministral),
+        ("ministral3", _ministral3),
+        ("cwm", _cwm),
     )
 }

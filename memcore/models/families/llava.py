@@ -16,10 +16,11 @@ from memcore.models import families
 from memcore.models.config import Keys
 from memcore.models.families import llama
 from memcore.models.families.family import Family
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import MAIN, PATCHES, VOCAB, B, D, S, of_stack
 from memcore.tape.primitives import contiguous, embedding, linear, scattered_into, split, wanted
-from memcore.tape.structure import CAUSAL, Structure
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 TEXT = ("llama", "mistral")  # decoders that its layers can be
@@ -103,8 +104,13 @@ def _bridge(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return scattered_into(t, t.carry("text embeddings", HIDDEN, t.parameter_dtype), h)
 
 
-FAMILY: Family = Family(
-    _config, token_embedding, llama.layer, llama.head, losses=("eager",), alone=True,
-    before=text_embedding, bridge=_bridge, aliases={"image_token_id": "image_token_index"},
-    classes={"LlavaForConditionalGeneration": CAUSAL},
-)  # fmt: skip
+FAMILY: Family = family_of(
+    "llava",
+    _config,
+    token_embedding,
+    llama.layer,
+    llama.head,
+    losses=("eager",),
+    before=text_embedding,
+    bridge=_bridge,
+)

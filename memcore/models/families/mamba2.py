@@ -21,9 +21,10 @@ from memcore.layers.ops import (
 )
 from memcore.layers.recurrent import mamba2_mixer, mamba_mixer
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes, mixed_kinds, numbers_of_layers
+from memcore.models.families.family import mixed_kinds, numbers_of_layers
 from memcore.models.families.llama import attention, embed, head, llama_like, scaled
 from memcore.models.families.mixtral import granite_mixture, routing, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model, Recurrence
 from memcore.tape.dims import FUSED, TP, VOCAB, D, F
 from memcore.tape.kinds import BESIDE, FULL, RECURRENT, Part, dense, first, is_dense, nope, recurs
@@ -283,25 +284,9 @@ def _scaled_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
 WORDS_OF_LAYERS = {"layer_types": "layers_block_type"}
 
 FAMILIES = {
-    "mamba": Family(
-        _mamba, embed, _mamba_layer, _mamba2_head, losses=("eager",),
-        classes=decoder_classes("Mamba", classifier=False),
-    ),
-    "mamba2": Family(
-        _mamba2, embed, _mamba2_layer, _mamba2_head, losses=("eager",),
-        classes=decoder_classes("Mamba2", classifier=False),
-    ),
-    "bamba": Family(
-        _bamba, embed, _bamba_layer, head, aliases=WORDS_OF_LAYERS,
-        classes=decoder_classes("Bamba", classifier=False),
-    ),
-    "granitemoehybrid": Family(
-        _granite, embed, _granite_layer, head,
-        classes=decoder_classes("GraniteMoeHybrid", classifier=False),
-        aliases={"layers_block_type": "layer_types"},
-    ),
-    "falcon_h1": Family(
-        _falcon_h1, embed, _falcon_h1_layer, head, aliases=WORDS_OF_LAYERS,
-        classes=decoder_classes("FalconH1", classifier=False),
-    ),
-}  # fmt: skip
+    "mamba": family_of("mamba", _mamba, embed, _mamba_layer, _mamba2_head, losses=("eager",)),
+    "mamba2": family_of("mamba2", _mamba2, embed, _mamba2_layer, _mamba2_head, losses=("eager",)),
+    "bamba": family_of("bamba", _bamba, embed, _bamba_layer, head),
+    "granitemoehybrid": family_of("granitemoehybrid", _granite, embed, _granite_layer, head),
+    "falcon_h1": family_of("falcon_h1", _falcon_h1, embed, _falcon_h1_layer, head),
+}

@@ -24,10 +24,11 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families.deepseek import RESULTS, router, router_groups
-from memcore.models.families.family import Family, decoder_classes, layer_kinds
+from memcore.models.families.family import layer_kinds
 from memcore.models.families.gpt_oss import less_maximum, seen, with_sinks
 from memcore.models.families.llama import embed, head, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Heads, Model
 from memcore.tape.dims import (
     BOTH_DIMS,
@@ -192,8 +193,11 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 # Its sinks and its values' width need a kernel that takes them: eager, or FlashAttention 4.
-FAMILY = Family(
-    _config, embed, sparse_layer(_attention, _mixture), head, attentions=("eager", "flash"),
-    cache=(1, KV_HEADS / TP, BOTH_DIMS), aliases={"num_local_experts": "n_routed_experts"},
-    classes=decoder_classes("MiMoV2Flash", classifier=False),
-)  # fmt: skip
+FAMILY = family_of(
+    "mimo_v2_flash",
+    _config,
+    embed,
+    sparse_layer(_attention, _mixture),
+    head,
+    cache=(1, KV_HEADS / TP, BOTH_DIMS),
+)

@@ -9,9 +9,10 @@ from memcore.layers.experts import routed_experts, softmax_router
 from memcore.layers.ops import rms_norm
 from memcore.layers.recurrent import lightning_attention
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes, mixed_kinds
+from memcore.models.families.family import mixed_kinds
 from memcore.models.families.llama import attention, embed, head, llama_like
 from memcore.models.families.mixtral import routing, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model, Recurrence
 from memcore.tape.kinds import recurs
 from memcore.tape.primitives import add, scale
@@ -50,8 +51,4 @@ def _summed(t: Tape, x: Tensor, h: Tensor) -> Tensor:
     return add(t, scale(t, x, "residual, scaled"), scale(t, h, "result, scaled"), "residual")
 
 
-FAMILY = Family(
-    _config, embed, _layer, head, classes=decoder_classes("MiniMax"),
-    aliases={"num_experts": "num_local_experts"},
-    untrained="what its loop over blocks of lightning attention keeps is not known yet",
-)  # fmt: skip
+FAMILY = family_of("minimax", _config, embed, _layer, head)

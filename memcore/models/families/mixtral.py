@@ -9,8 +9,8 @@ from memcore.layers import megatron
 from memcore.layers.experts import all_tokens, routed_experts, softmax_router, top_k
 from memcore.layers.ops import behind_norm, normed_mlp, rms_norm
 from memcore.models.config import Keys
-from memcore.models.families.family import HF_OR_MEGATRON, Family, decoder_classes
 from memcore.models.families.llama import attention, embed, head, llama_like, scaled, windowed
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, D
 from memcore.tape.kinds import FULL, SLIDING, dense, is_dense
@@ -116,18 +116,10 @@ def granite_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILIES = {
-    "mixtral": Family(
-        _mixtral,
-        embed,
-        sparse_layer(attention, _mixtral_mixture),
-        head,
-        kernels=HF_OR_MEGATRON,
-        cuts_experts=True,
-        aliases={"num_experts": "num_local_experts"},
-        classes=decoder_classes("Mixtral"),
+    "mixtral": family_of(
+        "mixtral", _mixtral, embed, sparse_layer(attention, _mixtral_mixture), head
     ),
-    "granitemoe": Family(
-        _granite, embed, sparse_layer(attention, granite_mixture), head,
-        classes=decoder_classes("GraniteMoe", classifier=False),
+    "granitemoe": family_of(
+        "granitemoe", _granite, embed, sparse_layer(attention, granite_mixture), head
     ),
-}  # fmt: skip
+}

@@ -10,11 +10,11 @@ from memcore.errors import shown
 from memcore.layers.ops import token_embedding
 from memcore.models.config import Keys
 from memcore.models.families import llama
-from memcore.models.families.family import Family
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, KV, ONE, TP, TYPES, D, F, Q
 from memcore.tape.kinds import FULL, SKIPPED
-from memcore.tape.structure import CAUSAL, EMBEDDING, Structure
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 IMAGE_ROWS = 8  # of the embedding, beyond the vocabulary that the head scores: marks of images
@@ -59,13 +59,5 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     return x
 
 
-FAMILY = Family(
-    _config, _embed, _layer, llama.head,
-    note="Layers that read images are counted and do not run: what text alone does.",
-    classes={
-        "MllamaForCausalLM": CAUSAL,
-        "MllamaForConditionalGeneration": CAUSAL,
-        "MllamaTextModel": EMBEDDING,
-    },
-)  # fmt: skip
+FAMILY = family_of("mllama_text_model", _config, _embed, _layer, llama.head)  # fmt: skip
 FAMILIES = {"mllama_text_model": FAMILY}

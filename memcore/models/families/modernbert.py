@@ -27,8 +27,9 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.bert import every_class
-from memcore.models.families.family import Family, decoder_classes, encoder, layer_kinds
+from memcore.models.families.family import encoder, layer_kinds
 from memcore.models.families.llama import turning
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, FUSED, QKV, TP, VOCAB, D, F
 from memcore.tape.kinds import EVERY, FULL, SLIDING_EVERY, Part, first, is_first
@@ -176,8 +177,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 FAMILIES = {
     "modernbert": encoder(_config, _embed, _layer, _head, every_class("ModernBert")),
-    "modernbert-decoder": Family(
-        _decoder, _embed, _layer, _head, losses=("eager", "fused"), alone=True,
-        classes=decoder_classes("ModernBertDecoder", classifier=False),
+    "modernbert-decoder": family_of(
+        "modernbert-decoder", _decoder, _embed, _layer, _head, losses=("eager", "fused")
     ),
-}  # fmt: skip
+}

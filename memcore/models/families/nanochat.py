@@ -17,8 +17,8 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, llama_like
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import add
@@ -55,6 +55,4 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 
 _head = head_behind(l2_norm)
-FAMILY = Family(
-    _config, _embed, _layer, _head, classes=decoder_classes("NanoChat", classifier=False)
-)
+FAMILY = family_of("nanochat", _config, _embed, _layer, _head)

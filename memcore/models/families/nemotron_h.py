@@ -20,9 +20,10 @@ from memcore.layers.ops import (
 from memcore.layers.recurrent import mamba2_mixer
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.deepseek import router
-from memcore.models.families.family import MIXERS, Family, decoder_classes, mixed_kinds, state_dtype
+from memcore.models.families.family import MIXERS, mixed_kinds, state_dtype
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mixtral import routing, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model, Recurrence
 from memcore.tape.dims import EXPERT_D, SHARED_F, TP, D, F, Factor
 from memcore.tape.kinds import EXPERTS_ALONE, FULL, MLP_ALONE, RECURRENT, recurs
@@ -163,16 +164,4 @@ def _activated(t: Tape, s: Structure, x: Tensor) -> Tensor:
 UNGATED = Stacks(_activated, gated=False, width=EXPERT_D)
 _OTHERS = {MLP_ALONE: _mlp, EXPERTS_ALONE: _mixture}
 
-FAMILY = Family(
-    _config, embed, _layer, _head,
-    aliases={
-        "layer_types": "layers_block_type",
-        "num_local_experts": "n_routed_experts",
-        # renamed by its constructor
-        "mamba_n_groups": "n_groups",
-        "mamba_d_conv": "conv_kernel",
-        "mamba_conv_bias": "use_conv_bias",
-        "mamba_chunk_size": "chunk_size",
-    },
-    classes=decoder_classes("NemotronH", classifier=False),
-)  # fmt: skip
+FAMILY = family_of("nemotron_h", _config, embed, _layer, _head)

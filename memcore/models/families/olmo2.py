@@ -19,8 +19,9 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import WITH_LIGER, Family, decoder_classes, layer_kinds
+from memcore.models.families.family import layer_kinds
 from memcore.models.families.llama import embed, llama_like, windowed
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import KV, TP, Q
 from memcore.tape.kinds import Part
@@ -61,13 +62,6 @@ def _which(s: Structure, kind: str) -> str:
 
 _head = head_behind(rms_norm_fp32_weight)
 FAMILIES = {
-    "olmo2": Family(
-        partial(llama_like, family="olmo2"),
-        embed,
-        _layer,
-        _head,
-        kernels=WITH_LIGER,
-        classes=decoder_classes("Olmo2"),
-    ),
-    "olmo3": Family(_olmo3, embed, _layer, _head, classes=decoder_classes("Olmo3")),
+    "olmo2": family_of("olmo2", partial(llama_like, family="olmo2"), embed, _layer, _head),
+    "olmo3": family_of("olmo3", _olmo3, embed, _layer, _head),
 }

@@ -11,9 +11,9 @@ from dataclasses import replace
 from memcore.layers.experts import normalised, routed_experts, softmax_router, top_k
 from memcore.layers.ops import attended, by_heads, query_key_value, rms_norm, value_heads
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like, turned
 from memcore.models.families.mixtral import routing, sparse_layer, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, KV, TP, D, Q
 from memcore.tape.kinds import Part
@@ -83,12 +83,9 @@ def _minimax_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILIES = {
-    name: Family(
-        config, embed, sparse_layer(attention, mixture), head, aliases={other: key},
-        classes=decoder_classes(stem, classifier=False),
+    name: family_of(name, config, embed, sparse_layer(attention, mixture), head)
+    for name, config, mixture in (
+        ("olmoe", _olmoe, _mixture),
+        ("minimax_m2", _minimax, _minimax_mixture),
     )
-    for name, stem, config, mixture, other, key in (
-        ("olmoe", "Olmoe", _olmoe, _mixture, "num_local_experts", "num_experts"),
-        ("minimax_m2", "MiniMaxM2", _minimax, _minimax_mixture, "num_experts", "num_local_experts"),
-    )
-}  # fmt: skip
+}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from memcore.layers.ops import TOKENS, attended, by_heads, causal_lm_head, plain_mlp, value_heads
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import HF_OR_COMPILE, Family, decoder_classes, own_keys
+from memcore.models.families.family import own_keys
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import EMBED, POSITIONS, TP, VOCAB, D, Q
 from memcore.tape.kinds import Part
@@ -94,6 +95,4 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, x)
 
 
-FAMILY = Family(
-    _config, _embed, _layer, _head, kernels=HF_OR_COMPILE, classes=decoder_classes("OPT")
-)
+FAMILY = family_of("opt", _config, _embed, _layer, _head)

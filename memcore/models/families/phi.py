@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memcore.layers.ops import dropped, embed_dropped, head_behind, plain_mlp
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import attention, llama_like
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import D
 from memcore.tape.primitives import add, layer_norm
@@ -29,4 +29,4 @@ def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 _embed = embed_dropped("embed_tokens", "embed_dropout")
 _head = head_behind(layer_norm, "final_layernorm", width=D)
-FAMILY = Family(_config, _embed, _layer, _head, classes=decoder_classes("Phi"))
+FAMILY = family_of("phi", _config, _embed, _layer, _head)

@@ -14,8 +14,8 @@ from memcore.layers.ops import (
     rotary_tables,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import WITH_LIGER, Family, decoder_classes
 from memcore.models.families.llama import embed, head, llama_like, windowed
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import QKV, TP, D
 from memcore.tape.kinds import SLIDING, Part
@@ -50,4 +50,4 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return attended(t, s, q, k, v, kind, "o_proj", bias=False, joint_v=True)
 
 
-FAMILY = Family(_config, embed, _layer, head, kernels=WITH_LIGER, classes=decoder_classes("Phi3"))
+FAMILY = family_of("phi3", _config, embed, _layer, head)

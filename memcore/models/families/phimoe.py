@@ -6,9 +6,9 @@ from __future__ import annotations
 from memcore.layers.experts import SCORED, routed_experts
 from memcore.layers.ops import TOKENS, head_behind
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import attention, embed, llama_like
 from memcore.models.families.mixtral import all_sliding, routing, with_experts
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, ONE, TOP_K, D
 from memcore.tape.primitives import add, joined, layer_norm, linear
@@ -81,4 +81,4 @@ def _drawn(t: Tape, logits: Tensor, name: str) -> tuple[Tensor, Tensor]:
 
 
 _head = head_behind(layer_norm, width=D)
-FAMILY = Family(_config, embed, _layer, _head, classes=decoder_classes("Phimoe"))
+FAMILY = family_of("phimoe", _config, embed, _layer, _head)

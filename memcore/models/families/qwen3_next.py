@@ -21,15 +21,16 @@ from memcore.layers.ops import (
 )
 from memcore.layers.recurrent import gated_delta_net
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes, mixed_kinds, state_dtype
+from memcore.models.families.family import mixed_kinds, state_dtype
 from memcore.models.families.llama import embed, llama_like, turning
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.families.qwen_moe import shared_mixture, sparse
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model, Recurrence
 from memcore.tape.dims import GATED_Q, HEAD_DIM, KV, TP, D, Q
 from memcore.tape.kinds import Part, dense, is_dense, recurs
 from memcore.tape.primitives import add, heads_first, keeps_result, linear, multiply, split
-from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 CHUNK = 64  # tokens of a span: fla/ops/gated_delta_rule/chunk.py
@@ -116,17 +117,7 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 _head = head_behind(rms_norm_plus_one)
 FAMILIES = {
-    "qwen3_next": Family(_next, embed, _layer, _head, classes=decoder_classes("Qwen3Next")),
-    "qwen3_5_text": Family(
-        _dense, embed, _layer, _head,
-        classes={
-            "Qwen3_5ForCausalLM": CAUSAL,
-            "Qwen3_5TextModel": EMBEDDING,
-            "Qwen3_5TextForSequenceClassification": CLASSIFICATION,
-        },
-    ),
-    "qwen3_5_moe_text": Family(
-        _moe, embed, _layer, _head,
-        classes=decoder_classes("Qwen3_5Moe", "TextModel", classifier=False),
-    ),
-}  # fmt: skip
+    "qwen3_next": family_of("qwen3_next", _next, embed, _layer, _head),
+    "qwen3_5_text": family_of("qwen3_5_text", _dense, embed, _layer, _head),
+    "qwen3_5_moe_text": family_of("qwen3_5_moe_text", _moe, embed, _layer, _head),
+}

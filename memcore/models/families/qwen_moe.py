@@ -10,9 +10,6 @@ from memcore.layers.experts import routed_experts, softmax_router
 from memcore.layers.ops import gated_mlp
 from memcore.models.config import Keys
 from memcore.models.families.family import (
-    HF_OR_MEGATRON,
-    Family,
-    decoder_classes,
     layer_kinds,
     numbers_of_layers,
 )
@@ -24,6 +21,7 @@ from memcore.models.families.mixtral import (
     sparse_layer,
     with_experts,
 )
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import ONE, SHARED_F, TP, D
 from memcore.tape.primitives import add, keeps_result, linear, multiply
@@ -89,22 +87,10 @@ def _qwen3_mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILIES = {
-    "qwen2_moe": Family(
-        _qwen2,
-        embed,
-        sparse_layer(attention, shared_mixture),
-        head,
-        kernels=HF_OR_MEGATRON,
-        classes=decoder_classes("Qwen2Moe"),
+    "qwen2_moe": family_of(
+        "qwen2_moe", _qwen2, embed, sparse_layer(attention, shared_mixture), head
     ),
-    "qwen3_moe": Family(
-        _qwen3,
-        embed,
-        sparse_layer(attention, _qwen3_mixture),
-        head,
-        kernels=HF_OR_MEGATRON,
-        cuts_experts=True,
-        aliases={"num_experts": "num_local_experts"},
-        classes=decoder_classes("Qwen3Moe"),
+    "qwen3_moe": family_of(
+        "qwen3_moe", _qwen3, embed, sparse_layer(attention, _qwen3_mixture), head
     ),
 }

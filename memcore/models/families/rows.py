@@ -5,18 +5,21 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, TypeVar
 
 from memcore.errors import PlanError, shown
 from memcore.models import families
 from memcore.models.config import Keys
-from memcore.models.families.family import decoder_classes, labels, listed
+from memcore.models.families.family import Family, decoder_classes, labels, listed
 from memcore.models.formulas import value_of
-from memcore.tape.structure import EMBEDDING
+from memcore.models.model import Model
+from memcore.tape.structure import EMBEDDING, Structure
+from memcore.tape.tape import Tape, Tensor
 
 T = TypeVar("T")
+FIELDS = ("aliases", "note", "untrained", "cuts_experts", "alone")  # of Family, as rows have them
 MOST = 1000  # things of a list that a formula reads
 Row = Mapping[str, Any]
 
@@ -55,6 +58,22 @@ def classes_of(row: Row) -> dict[str, str]:
     for stem in row.get("stem", "").split():
         found |= decoder_classes(stem, classifier=row.get("classifier", True))
     return found
+
+
+def family_of(
+    name: str,
+    config: Callable[[Keys], Model],
+    embed: Callable[[Tape, Structure], Tensor | Sequence[Tensor]],
+    layer: Callable[[Tape, Structure, Tensor, str], Tensor | Sequence[Tensor]],
+    head: Callable[[Tape, Structure, Tensor], Tensor],
+    **own: Any,
+) -> Family:
+    """The family of a row: its classes and words as the row has them. `own`: what else it has of a
+    Family's."""
+    row = spelled_out(rows("families")[name], "families")
+    said = {key: row[key] for key in FIELDS if key in row}
+    said |= {key: tuple(row[key]) for key in ("kernels", "attentions") if key in row}
+    return Family(config, embed, layer, head, classes=classes_of(row), **said, **own)
 
 
 class Sizes(Mapping[str, Any]):

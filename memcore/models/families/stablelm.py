@@ -13,8 +13,8 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import Family, decoder_classes
 from memcore.models.families.llama import embed, llama_like, turned
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import KV, TP, D, Factor, Q
 from memcore.tape.kinds import Part
@@ -54,4 +54,4 @@ def _by_head(t: Tape, x: Tensor, name: str, width: Factor) -> Tensor:
 
 
 _head = head_behind(layer_norm, width=D)
-FAMILY = Family(_config, embed, _layer, _head, classes=decoder_classes("StableLm"))
+FAMILY = family_of("stablelm", _config, embed, _layer, _head)

@@ -15,8 +15,8 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import WITH_MEGATRON, Family, decoder_classes
 from memcore.models.families.llama import llama_like, windowed
+from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import D
 from memcore.tape.kinds import SLIDING, Part
@@ -62,6 +62,4 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 _embed = embed_dropped("embed_tokens", "embedding_dropout")
 _head = head_behind(layer_norm, width=D)
-FAMILY = Family(
-    _config, _embed, _layer, _head, kernels=WITH_MEGATRON, classes=decoder_classes("Starcoder2")
-)
+FAMILY = family_of("starcoder2", _config, _embed, _layer, _head)

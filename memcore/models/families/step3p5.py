@@ -25,11 +25,12 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families.deepseek_v32 import SPARSE
-from memcore.models.families.family import Family, layer_kinds, listed
+from memcore.models.families.family import layer_kinds, listed
 from memcore.models.families.gemma import head
 from memcore.models.families.llama import embed, llama_like
 from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.families.olmoe import sigmoid_router
+from memcore.models.families.rows import family_of
 from memcore.models.model import Heads, Model
 from memcore.tape.dims import EXPERT_F, HEAD_DIM, HEADS, SHARED_F, TP, D, F, Factor, Q
 from memcore.tape.kinds import Part, apart, is_dense
@@ -43,7 +44,7 @@ from memcore.tape.primitives import (
     scale,
     split,
 )
-from memcore.tape.structure import CAUSAL, EMBEDDING, Structure
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 FIRST = 3  # layers before those with experts, where nothing is said
@@ -187,20 +188,4 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return add(t, scale(t, routed, "routed, scaled"), shared, "routed and shared")
 
 
-FAMILY = Family(
-    _config, embed, _layer, head, attentions=("eager", "sdpa"),
-    aliases={
-        "num_local_experts": "n_routed_experts",
-        "num_experts": "n_routed_experts",
-        "moe_num_experts": "n_routed_experts",
-        "moe_top_k": "num_experts_per_tok",
-        "num_attention_groups": "num_key_value_heads",
-        "share_expert_dims": "share_expert_dim",
-        "num_mtp_layers": "num_nextn_predict_layers",
-    },
-    classes={
-        "Step3p5ForCausalLM": CAUSAL,
-        "Step3p7ForConditionalGeneration": CAUSAL,
-        "Step3p7TextModel": EMBEDDING,
-    },
-)  # fmt: skip
+FAMILY = family_of("step3p5", _config, embed, _layer, head)

@@ -19,6 +19,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import ALL, Family, own_keys
+from memcore.models.families.rows import family_of
 from memcore.models.families.t5 import ENCODER, HEARD, LENGTH
 from memcore.models.model import Model
 from memcore.tape.dims import FRAMES, HEAD_DIM, HEADS, MELS, POSITIONS, TP, VOCAB, B, D, Q, S, Shape
@@ -36,7 +37,7 @@ from memcore.tape.primitives import (
     matmul,
     scale,
 )
-from memcore.tape.structure import CAUSAL, Structure, Traits
+from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Gradients, Tape, Tensor
 
 WINDOW = 3  # frames that a convolution sees
@@ -206,7 +207,14 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 TOWER = Family(_config, _embed, _encoder_layer, _head)
-FAMILY = Family(
-    _config, _embed, _layer, _head, losses=("eager",), alone=True, bridge=_bridge, carries=True,
-    arguments=ALL, aliases=ALIASES, classes={"WhisperForConditionalGeneration": CAUSAL},
-)  # fmt: skip
+FAMILY = family_of(
+    "whisper",
+    _config,
+    _embed,
+    _layer,
+    _head,
+    losses=("eager",),
+    bridge=_bridge,
+    carries=True,
+    arguments=ALL,
+)

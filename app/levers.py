@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import charts, parts, shared, start, state, tables, why
+from app import charts, parts, shared, start, state, tables
 from app.text import VERDICTS, plain
 from memcore.plan.field import SAME
 from memcore.plan.plan import Plan, change_texts
@@ -214,8 +214,8 @@ def _row(lever: Lever) -> None:
     with row:
         but = "" if lever.trains == SAME else lever.trains_text
         st.markdown(_named(lever.label, lever.followers, but), width="stretch")
-        why.link(tables.saved_text(lever), f"levers.{lever.name}.saved_bytes", SAVES)
-        _cost(lever)
+        parts.small(tables.saved_text(lever), SAVES)
+        parts.small(tables.cost_text(lever), COSTS)
         parts.small(VERDICTS[lever.verdict], THEN)
         st.button(
             "Apply",
@@ -237,11 +237,6 @@ def _named(label: str, followers: Sequence[str], but: str = "") -> str:
     if followers:
         said += f" :small[with {plain(', '.join(followers))}]"
     return f"{said} :small[({plain(but)})]" if but else said
-
-
-def _cost(lever: Lever) -> None:
-    field = "added_seconds" if lever.steps_compare else "price"
-    why.link(tables.cost_text(lever), f"levers.{lever.name}.{field}", COSTS)
 
 
 def _undo() -> None:

@@ -39,7 +39,7 @@ def levers(found: Sequence[Lever]) -> Rows:
             "price_at_least": lever.price_range[0],
             "price_at_most": lever.price_range[1],
             "sets": changes_text(lever),
-            PATH: f"levers.{lever.name}",
+            PATH: "",
         }
         for lever in found
     ]

@@ -10,7 +10,6 @@ from memcore.evidence import numbers as numbers_of_evidence  # noqa: F401  (its 
 from memcore.explain.book import Book
 from memcore.quantity.formula import Formula, Term
 from memcore.quantity.quantity import Explanation, UnknownNumberError
-from memcore.search import numbers_of_levers  # noqa: F401  (its rules)
 from memcore.serving import numbers as numbers_of_serving  # noqa: F401  (its rules)
 from memcore.together import numbers_of_together  # noqa: F401  (its rules)
 from memcore.training import (

@@ -36,7 +36,6 @@ from streamlit.testing.v1 import AppTest
 from tables import each
 
 from app import rest, shared, state
-from app.levers import SHOWN
 from app.text import times
 from memcore.evaluate import evaluate
 from memcore.models import catalog
@@ -721,12 +720,6 @@ def test_one_click_on_a_figure_says_why(view: str) -> None:
     more = [f"serve.{name}" for name in SERVED] if view in ("serve", "stream", "rates") else []
     more += ["memory.tiers.hbm"] if view == "ledger" else []
     more += [f"run.{name}" for name in WHOLE] if view == "time" else []
-    if view == "train":
-        more += [
-            f"levers.{lever.name}.{field}"
-            for lever in levers(shown_plan(at))[:SHOWN]
-            for field in ("saved_bytes", "added_seconds" if lever.steps_compare else "price")
-        ]
     paths = list(figures(at))
     served = view in ("serve", "stream", "rates")  # about the server alone
     common = [] if view in PROOF else ["parameters"] if served else list(FIGURES)

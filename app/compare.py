@@ -101,7 +101,7 @@ def _how() -> None:
                 key="compare_best",
                 on_click=state.pin_levers,
                 args=(BEST,),
-                help=f"Up to {BEST} single changes that fit, the best first, as Train has them.",
+                help=f"Up to {BEST} changes that fit, the best first, as Train has them.",
             )
 
 

@@ -14,9 +14,9 @@ from memcore.plan.field import SAME
 from memcore.plan.plan import Plan, change_texts
 from memcore.report import Memory, Report
 from memcore.search.bookings import MOST_GPUS
-from memcore.search.levers import Lever, headline
+from memcore.search.levers import ORDER, Lever, headline
 from memcore.search.phases import Relief
-from memcore.search.server_levers import SERVES, ServerLever
+from memcore.search.server_levers import SERVES
 from memcore.search.solve import LIMITS, Targets, serving_limit
 from memcore.search.waterfall import Change
 from memcore.units import bytes_text, signed_seconds
@@ -51,9 +51,18 @@ def section(memory: Memory) -> None:
     st.markdown(f"##### {plain(headline(memory, found))}")
     with st.container(gap="xxsmall"):
         for lever in found[:SHOWN]:
-            _row(lever)
+            but = "" if lever.trains == SAME else lever.trains_text
+            cells = {tables.saved_text(lever): SAVES, tables.cost_text(lever): COSTS}
+            cells |= {VERDICTS[lever.verdict]: THEN}
+            label = _named(lever.label, lever.followers, but)
+            _row(lever.name, label, cells, lever, lever.changes)
     with st.container(horizontal=True, key="folds"):
-        parts.folded("All changes", _all, found)
+        parts.folded(
+            "All changes", _table, tables.levers(found), "levers", tables.LEVER_COLUMNS,
+            "Changes to the plan, with what each saves and costs",
+            f"{ORDER} Those of one rank cannot be told apart. Two at once are tried where no "
+            "single one on the same GPUs fits and trains the same.",
+        )  # fmt: skip
         if not hopeless:
             parts.folded("On which GPUs", _elsewhere)
 
@@ -97,19 +106,15 @@ def phases() -> None:
     if together and together.fits:
         said = f"Every phase fits; {len(found)} changes free memory in the fullest"
     elif fits:
-        said = f"{fits} single change{'s' * (fits > 1)} make{'s' * (fits == 1)} every phase fit"
+        said = f"{fits} change{'s' * (fits > 1)} make{'s' * (fits == 1)} every phase fit"
     else:
-        said = "No single change makes every phase fit; these help, the most first"
+        said = "No change by itself makes every phase fit; these help, the most first"
     st.markdown(f"##### {said}")
-    rows = st.container(gap="xxsmall")
-    for i, r in enumerate(found[:SHOWN]):
-        place = rows.container(key=f"lever_phase_{i}", horizontal=True, vertical_alignment="center")
-        with place:
-            st.markdown(_named(r.label, change_texts(r.followers)), width="stretch")
-            parts.small(f"saves {bytes_text(r.saved_bytes)}", SAVES)
-            parts.small(_costs(r), COSTS)
-            parts.small(VERDICTS[r.verdict], THEN)
-            _apply(f"phase_{i}", r.plan, plain(r.label))
+    with st.container(gap="xxsmall"):
+        for i, r in enumerate(found[:SHOWN]):
+            cells = {f"saves {bytes_text(r.saved_bytes)}": SAVES, _costs(r): COSTS}
+            label = _named(r.label, change_texts(r.followers))
+            _row(f"phase_{i}", label, cells | {VERDICTS[r.verdict]: THEN}, r.plan, r.changes)
     parts.small(
         "Of the device memory of the fullest phase, at most. The training stays the same; each "
         "line is the difference of two evaluations."
@@ -129,47 +134,49 @@ def servers() -> None:
         return
     if missed := serving_limit(plan, Targets.of(plan)):
         n = sum(not lever.limit for lever in found)
-        said = f"{n} single change{'s' * (n > 1)} serve{'s' * (n == 1)} them" if n else (
-            f"No single change serves them, by {LIMITS[missed]}; these come nearer"
+        said = f"{n} change{'s' * (n > 1)} serve{'s' * (n == 1)} them" if n else (
+            f"No change by itself serves them, by {LIMITS[missed]}; these come nearer"
         )  # fmt: skip
     else:
         said = "What would be cheaper, or leave more room"
     st.markdown(f"##### {said}")
     for lever in found[:SHOWN]:
-        with st.container(key=f"lever_serve_{lever.name}", horizontal=True):
-            but = "" if lever.serves == SAME else SERVES[lever.serves]
-            said = _named(lever.label, lever.followers, but)
-            st.markdown(f"{said}  \n:small[{plain(tables.server_text(lever))}]", width="stretch")
-            _apply(f"serve_{lever.name}", lever.plan, _sets(lever.changes))
-    parts.folded("All changes", _all_of_servers, found)
+        but = "" if lever.serves == SAME else SERVES[lever.serves]
+        label = _named(lever.label, lever.followers, but)
+        label += f"  \n:small[{plain(tables.server_text(lever))}]"
+        _row(f"serve_{lever.name}", label, {}, lever.plan, lever.changes)
+    parts.folded(
+        "All changes", _table, tables.server_levers(found), "server_levers",
+        tables.SERVER_LEVER_COLUMNS, "Changes to the server, with what each gives and costs",
+        "Those that serve all come first, the cheapest in GPU time of a request first; those of "
+        "one rank cannot be told apart. A draft's guesses are taken at the plan's share, and a "
+        "head as one that exists.",
+    )  # fmt: skip
 
 
-def _apply(name: str, plan: Plan, sets: str) -> None:
-    """A button that goes on with another plan, which has these settings."""
-    st.button(
-        "Apply",
-        key=f"apply_{name}",
-        on_click=state.replace,
-        args=(plan,),
-        help=f"Sets {sets}. The browser's Back undoes it.",
-        width=APPLY,
-    )
+def _row(
+    name: str, label: str, cells: Mapping[str, int], to: Plan | Lever, sets: Mapping[str, Any]
+) -> None:
+    """One change: what it is, what it gives and costs, and its button."""
+    with st.container(key=f"lever_{name}", horizontal=True, vertical_alignment="center"):
+        st.markdown(label, width="stretch")
+        for text, width in cells.items():
+            parts.small(text, width)
+        st.button(
+            "Apply",
+            key=f"apply_{name}",
+            on_click=state.apply if isinstance(to, Lever) else state.replace,
+            args=(to,),
+            help=f"Sets {plain(', '.join(change_texts(sets, ':')))}.",
+            width=APPLY,
+        )
 
 
-def _all_of_servers(found: Sequence[ServerLever]) -> None:
-    rows = tables.server_levers(found)
-    parts.table(
-        rows,
-        key="server_levers",
-        alt="Changes to how the plan serves, with what each gives and costs",
-        columns=tables.SERVER_LEVER_COLUMNS,
-    )
-    parts.small(
-        f"{len(found)} changes; each line is the plan with that change. Those that serve all come "
-        "first, the cheapest in GPU time of a request first; those of one rank cannot be told "
-        "apart. A draft's guesses are taken at the plan's share, and a head as one that exists."
-    )
-    parts.download("Changes to the server (CSV)", rows, "memplan-server-levers.csv")
+def _table(rows: tables.Rows, key: str, columns: Sequence[str], alt: str, order: str) -> None:
+    """All changes."""
+    parts.table(rows, key=key, alt=alt, columns=columns)
+    parts.small(f"{len(rows)} changes; each line is the plan with that change. {order}")
+    parts.download("Changes (CSV)", rows, f"memplan-{key.replace('_', '-')}.csv")
 
 
 def _costs(r: Relief) -> str:
@@ -180,55 +187,6 @@ def _costs(r: Relief) -> str:
     if r.added_tokens:
         said.append(f"cache {r.added_tokens:+,} tokens")
     return ", ".join(said) or "as long a step"
-
-
-def _all(found: Sequence[Lever]) -> None:
-    rows = tables.levers(found)
-    parts.table(
-        rows,
-        key="levers",
-        alt="Changes to the plan, with what each saves and costs",
-        columns=(
-            "rank",
-            "change",
-            "saves",
-            "step time",
-            "GPU time per token",
-            "verdict",
-            "it",
-            "and sets",
-        ),
-    )
-    parts.small(
-        f"{len(found)} changes; each line is the difference of two evaluations. Those that fit "
-        "come first, and of them those that train the same; the cheapest in GPU time per token "
-        "first, and those of one rank cannot be told apart. Two at once are tried where no single "
-        "one on the same GPUs fits and trains the same."
-    )
-    parts.download("Levers (CSV)", rows, "memplan-levers.csv")
-
-
-def _row(lever: Lever) -> None:
-    """One lever: what it is, what it saves, what it costs, whether it then fits, and its button."""
-    row = st.container(key=f"lever_{lever.name}", horizontal=True, vertical_alignment="center")
-    with row:
-        but = "" if lever.trains == SAME else lever.trains_text
-        st.markdown(_named(lever.label, lever.followers, but), width="stretch")
-        parts.small(tables.saved_text(lever), SAVES)
-        parts.small(tables.cost_text(lever), COSTS)
-        parts.small(VERDICTS[lever.verdict], THEN)
-        st.button(
-            "Apply",
-            key=f"apply_{lever.name}",
-            on_click=state.apply,
-            args=(lever,),
-            help=f"Sets {_sets(lever.changes)}.",
-            width=APPLY,
-        )
-
-
-def _sets(changes: Mapping[str, Any]) -> str:
-    return plain(", ".join(change_texts(changes, ":")))
 
 
 def _named(label: str, followers: Sequence[str], but: str = "") -> str:

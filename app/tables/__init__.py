@@ -37,6 +37,7 @@ from app.tables.explore import trainers as trainers
 from app.tables.lens import lens as lens
 from app.tables.lens import lens_groups as lens_groups
 from app.tables.lens import lens_ways as lens_ways
+from app.tables.levers import LEVER_COLUMNS as LEVER_COLUMNS
 from app.tables.levers import SERVER_LEVER_COLUMNS as SERVER_LEVER_COLUMNS
 from app.tables.levers import cost_text as cost_text
 from app.tables.levers import levers as levers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.tables.base import PATH, Rows
+from app.tables.base import Rows
 from app.text import VERDICTS
 from memcore.search.levers import Lever
 from memcore.search.server_levers import SERVES, ServerLever
@@ -39,12 +39,14 @@ def levers(found: Sequence[Lever]) -> Rows:
             "price_at_least": lever.price_range[0],
             "price_at_most": lever.price_range[1],
             "sets": changes_text(lever),
-            PATH: "",
         }
         for lever in found
     ]
 
 
+LEVER_COLUMNS = (
+    *("rank", "change", "saves", "step time", "GPU time per token", "verdict", "it", "and sets"),
+)
 SERVER_LEVER_COLUMNS = (
     *("rank", "change", "and sets", "answers", "verdict", "room for", "first token", "a token"),
     *("GPU time of a request", "against now"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from memcore.search.server_levers import ServerLever
 
 SAME_RANK = (
-    "Changes of one rank cannot be told apart by their GPU time; in brackets what eight of ten "
+    "{} Changes of one rank cannot be told apart by their GPU time; in brackets what eight of ten "
     "pairs of measured plans leave possible."
 )
 
@@ -69,7 +69,7 @@ def _levers(args: argparse.Namespace) -> int:
 
 
 def _of_training(memory: Memory, found: Sequence[Lever]) -> list[str]:
-    from memcore.search.levers import headline
+    from memcore.search.levers import ORDER, headline
 
     rows = [
         (
@@ -86,7 +86,7 @@ def _of_training(memory: Memory, found: Sequence[Lever]) -> list[str]:
     ]
     head = ("rank", "change", "and sets", "it", "then", "saves at the peak", "step",
             "GPU time per token")  # fmt: skip
-    listed = ["\n".join(table(head, rows, left=5)), SAME_RANK] if rows else []
+    listed = ["\n".join(table(head, rows, left=5)), SAME_RANK.format(ORDER)] if rows else []
     return [headline(memory, found), *listed]
 
 

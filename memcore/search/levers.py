@@ -164,9 +164,8 @@ class Lever:
 def levers(plan: Plan) -> tuple[Lever, ...]:
     """What can be changed about a plan, the best first.
 
-    While it is not sure to fit: what makes it fit, the cheapest in time first, then what helps, the
-    most first. When it fits: what is faster and fits too, then what saves memory. Of equal ones
-    those that train the same come first, then those on more GPUs.
+    While it is not sure to fit: what makes it fit, then what helps, the most first. When it fits:
+    what is faster and fits too, then what saves memory. They stand by kind, as ORDER says it.
     """
     with seldom_collected():
         return _levers(plan)
@@ -226,13 +225,20 @@ class _Tried:
         return {path: value for part in self.parts for path, value in part.items()}
 
 
+# In which order levers stand, for people.
+ORDER = (
+    "By kind: settings that train the same, another program for it, more GPUs or two changes, what "
+    "changes the training; of each the cheapest in GPU time per token first."
+)
+
+
 def headline(memory: Memory, found: Sequence[Lever]) -> str:
-    """What the levers come to, in a sentence: '3.2 GiB too much: 5 changes fix it'."""
+    """What the levers come to: '3.2 GiB too much: 5 changes make it fit'."""
     if memory.fits:
         faster = sum(lever.faster and lever.fits for lever in found)
         if not faster:
-            return f"It fits, and none of {len(found)} single changes is faster and fits too"
-        return f"It fits. {faster} of {len(found)} single changes are faster and fit too"
+            return f"It fits, and none of {len(found)} changes is faster and fits too"
+        return f"It fits. {faster} of {len(found)} changes are faster and fit too"
     low, high = (size - memory.capacity_bytes for size in memory.device_bytes)
     over = (
         f"at least {bytes_text(low)} too much" if low > 0 else f"up to {bytes_text(high)} too much"
@@ -245,12 +251,12 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
         return f"{over[:1].upper()}{over[1:]}, and neither one change nor two make it fit{helps}"
     single = sum(lever.single for lever in fixes)
     counts = (
-        (single, "single change", "single changes"),
+        (single, "change", "changes"),
         (len(fixes) - single, "pair of changes", "pairs of changes"),
     )
     named = " and ".join(f"{n:,} {one if n == 1 else more}" for n, one, more in counts if n)
     changes = f"{named} {'makes' if len(fixes) == 1 else 'make'} it fit"
-    return f"{over[:1].upper()}{over[1:]}: {changes}, the cheapest in time first"
+    return f"{over[:1].upper()}{over[1:]}: {changes}"
 
 
 def _rank(lever: Lever, memory: Memory, mended: bool) -> tuple[Any, ...]:

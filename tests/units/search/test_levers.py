@@ -206,7 +206,7 @@ def test_a_70b_fits_eight_gpus_with_optimizer_and_parameters_on_the_host():
     assert first.fields == ("train.offload_optimizer", "train.offload_parameters")
     assert dict(first.changes) == dict.fromkeys(first.fields, "cpu")
     assert (first.trains, first.fits, first.plan.cluster.gpus) == (SAME, True, 8)
-    assert "5 single changes and 1 pair of changes make it fit" in headline(
+    assert "5 changes and 1 pair of changes make it fit" in headline(
         evaluate(Plan.of(LLAMA_70B)).memory, found
     )
 

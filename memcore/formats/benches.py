@@ -135,7 +135,97 @@ def bench_of(data: bytes) -> Bench:
     return found
 
 
+# --- what each program calls a figure -------------------------------------------------------------
+
+# Of JSON the keys, of a part behind a dot; of a text or a table the titles; all in small letters and
+# with blanks. The first that is there counts.
+FIGURES = {
+    "token": (
+        "mean tpot ms", "mean tpot (ms)", "streaming metrics.avg tpot ms", "mean itl ms",
+        "mean itl (ms)", "average time-per-output-token [tpot] (ms)", "inter token latency",
+    ),
+    "first": (
+        "mean ttft ms", "mean ttft (ms)", "streaming metrics.avg ttft ms",
+        "average time-to-first-token [ttft] (ms)", "time to first token",
+    ),
+    "rate": (
+        "output throughput", "output token throughput (tok/s)", "output token throughput",
+        "performance.system output throughput tok s", "total output throughput (tokens/sec)",
+    ),
+    "prompt": (
+        "request info.avg input length", "average input length (tokens)", "input sequence length",
+    ),
+    "output": (
+        "request info.avg output length", "average output length (tokens)",
+        "output sequence length",
+    ),
+    "at_once": (
+        "max concurrency", "maximum request concurrency", "max request concurrency",
+        "request info.avg num concurrent requests", "number of concurrent requests",
+        "input config.concurrency", "input config.loadgen.concurrency",
+        "input config.phases.concurrency", "concurrency",
+    ),
+    "tp": ("world info.tp size", "tp size"),
+    "done": ("completed", "successful requests"),
+    "prompts": ("total input tokens",),  # tokens of all requests together
+    "outputs": ("total output tokens", "total generated tokens"),
+}  # fmt: skip
+MEASURED = {name for figure in ("token", "first", "rate") for name in FIGURES[figure]}
+PROGRAMS = {  # by what only they say
+    "random range ratio": "SGLang's bench_serving",
+    "mean ttft ms": "vllm bench serve",
+    "mean tpot ms": "vllm bench serve",
+    "performance.system output throughput tok s": "trtllm-bench",
+    "total output throughput (tokens/sec)": "trtllm-bench",
+    "aiperf version": "AIPerf",
+    "input config.loadgen.concurrency": "AIPerf",
+    "time to first token": "genai-perf or AIPerf",
+    "inter token latency": "genai-perf or AIPerf",
+    "output token throughput": "genai-perf or AIPerf",
+}
+_UNITS = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+Said = dict[str, float | str]  # what a program says, by its own names
+
+
+def _bench(said: Mapping[str, float | str]) -> Bench | None:
+    """The figures of one result; None where no speed is among them."""
+
+    def of(figure: str) -> float:
+        for name in FIGURES[figure]:
+            if isinstance(value := said.get(name), float) and value:
+                return value / 1e3 if name.endswith(("ms", "(ms)")) else value
+        return 0.0
+
+    if not (of("token") or of("first") or of("rate")):
+        return None
+    usual = "vllm bench serve or SGLang's bench_serving"
+    program = next((program for name, program in PROGRAMS.items() if name in said), usual)
+    done = of("done")
+    model = said.get("model id") or said.get("engine.model")
+    return Bench(
+        program, of("token"), of("first"), of("rate"),
+        of("prompt") or (of("prompts") / done if done else 0.0),
+        of("output") or (of("outputs") / done if done else 0.0),
+        of("at_once"), TENSORRT_LLM if program == "trtllm-bench" else "",
+        model if isinstance(model, str) else "", int(of("tp")),
+    )  # fmt: skip
+
+
+def _number(value: Any) -> float:
+    """A number above 0, also one that is written with commas; 0 of what is none."""
+    if isinstance(value, str):
+        try:
+            value = float(value.replace(",", ""))
+        except ValueError:
+            return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return 0.0
+    return max(0.0, float(value))
+
+
 # --- JSON ----------------------------------------------------------------------------------------
+
+DEEPEST = 3  # parts of a document within each other
 
 
 def _documents(content: str) -> list[Bench]:
@@ -152,175 +242,66 @@ def _documents(content: str) -> list[Bench]:
     rows = [row for row in (said if isinstance(said, list) else [said]) if isinstance(row, dict)]
     if any("n_gen" in row for row in rows):
         return _llama([_llama_row(row) for row in rows])
-    found = filter(None, map(_document, rows))
-    return [bench for bench in found if bench.token or bench.first or bench.rate]
+    return [bench for row in rows if (bench := _bench(_flat(row)))]
 
 
-def _document(said: Mapping[str, Any]) -> Bench | None:
-    if "mean_ttft_ms" in said or "mean_tpot_ms" in said:
-        return _flat(said)
-    if "performance" in said and "world_info" in said:
-        return _trtllm(said)
-    if "time_to_first_token" in said or "output_token_throughput" in said:
-        return _perf(said)
-    return None
+def _flat(said: Mapping[str, Any], within: str = "", depth: int = 0) -> Said:
+    """What a document says, by its keys; a figure with its unit in seconds."""
+    flat: Said = {}
+    for key, value in said.items():
+        name = within + str(key).lower().replace("_", " ")
+        parts = (
+            [part for part in value if isinstance(part, dict)] if isinstance(value, list) else ()
+        )
+        if isinstance(value, dict) and "avg" in value:
+            unit = value.get("unit")
+            flat[name] = _number(value["avg"]) * (
+                _UNITS.get(unit, 1) if isinstance(unit, str) else 1
+            )
+        elif depth < DEEPEST and (isinstance(value, dict) or parts):
+            for part in parts or (value,):
+                flat |= _flat(part, f"{name}.", depth + 1)
+        else:
+            flat[name] = value if isinstance(value, str) else _number(value)
+    return flat
 
 
-def _flat(said: Mapping[str, Any]) -> Bench:
-    """vLLM's and SGLang's: milliseconds, and tokens of all requests together."""
-    done = _number(said, "completed")
-    made = _number(said, "total_output_tokens") or _number(said, "total_generated_tokens")
-    read = _number(said, "total_input_tokens")
-    token = _number(said, "mean_tpot_ms") or _number(said, "mean_itl_ms")
-    at_once = _number(said, "max_concurrency") or _number(said, "concurrency")
-    return Bench(
-        "SGLang's bench_serving" if "random_range_ratio" in said else "vllm bench serve",
-        token / 1e3, _number(said, "mean_ttft_ms") / 1e3, _number(said, "output_throughput"),
-        read / done if done else 0.0, made / done if done else 0.0, at_once,
-        model=_word(said, "model_id"),
-    )  # fmt: skip
-
-
-def _trtllm(said: Mapping[str, Any]) -> Bench:
-    """TensorRT-LLM's --report_json."""
-    asked, done, world = (_part(said, n) for n in ("request_info", "performance", "world_info"))
-    streamed, engine = _part(said, "streaming_metrics"), _part(said, "engine")
-    return Bench(
-        "trtllm-bench",
-        _number(streamed, "avg_tpot_ms") / 1e3, _number(streamed, "avg_ttft_ms") / 1e3,
-        _number(done, "system_output_throughput_tok_s"), _number(asked, "avg_input_length"),
-        _number(asked, "avg_output_length"), _number(asked, "avg_num_concurrent_requests"),
-        TENSORRT_LLM, _word(engine, "model"), int(_number(world, "tp_size")),
-    )  # fmt: skip
-
-
-def _perf(said: Mapping[str, Any]) -> Bench:
-    """genai-perf's and AIPerf's: each figure with its average and its unit."""
-
-    def mean(name: str) -> float:
-        figure = _part(said, name)
-        return _number(figure, "avg") * _UNITS.get(_word(figure, "unit"), 1.0)
-
-    asked = _part(said, "input_config")
-    loads = (asked, _part(asked, "loadgen"), *_parts(asked, "phases"))
-    return Bench(
-        "AIPerf" if "aiperf_version" in said or "loadgen" in asked else "genai-perf",
-        mean("inter_token_latency"), mean("time_to_first_token"), mean("output_token_throughput"),
-        mean("input_sequence_length"), mean("output_sequence_length"),
-        max((_number(load, "concurrency") for load in loads), default=0.0),
-    )  # fmt: skip
-
-
-_UNITS = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-
-
-def _part(said: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = said.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def _parts(said: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    found = said.get(name)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
-def _number(said: Mapping[str, Any], name: str) -> float:
-    """A number above 0, or 0."""
-    value = said.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return 0.0
-    return max(0.0, float(value))
-
-
-def _word(said: Mapping[str, Any], name: str) -> str:
-    value = said.get(name)
-    return value if isinstance(value, str) else ""
-
-
-# --- lines of a log ------------------------------------------------------------------------------
+# --- lines of a log, and tables ------------------------------------------------------------------
 
 _LINE = re.compile(
     r"^[ \t]*([A-Za-z][^:\n]{2,70}):[ \t]+([\d.]{1,20}(?:e[+-]?\d{1,3})?)[ \t\r]*$", re.M | re.I
 )
-# How vLLM and SGLang, and TensorRT-LLM, call the same.
-_CALLED = {
-    "token": ("Mean TPOT (ms)", "Mean ITL (ms)", "Average time-per-output-token [TPOT] (ms)"),
-    "first": ("Mean TTFT (ms)", "Average time-to-first-token [TTFT] (ms)"),
-    "rate": ("Output token throughput (tok/s)", "Total Output Throughput (tokens/sec)"),
-    "done": ("Successful requests",),
-    "read": ("Total input tokens",),
-    "made": ("Total generated tokens",),
-    "prompt": ("Average Input Length (tokens)",),
-    "output": ("Average Output Length (tokens)",),
-    "at_once": ("Maximum request concurrency", "Max request concurrency",
-                "Number of concurrent requests", "Concurrency"),
-    "tp": ("TP Size",),
-}  # fmt: skip
-_MEASURED = {name for names in ("token", "first", "rate") for name in _CALLED[names]}
 
 
 def _lines(content: str) -> list[Bench]:
     """Results that vLLM, SGLang or TensorRT-LLM printed, each a figure a line."""
-    found: list[dict[str, float]] = [{}]
+    results: list[Said] = [{}]
     for before, number in _LINE.findall(content):
-        name, value = before.rpartition("|")[2].strip(), _plain(number)
-        if name in found[-1] and name in _MEASURED and found[-1][name] != value:
-            found.append({})  # another result
-        found[-1][name] = value
-    return [b for said in found if _MEASURED & said.keys() and (b := _printed(said)) is not None]
+        name, value = before.rpartition("|")[2].strip().lower(), _number(number)
+        if name in MEASURED and results[-1].get(name, value) != value:
+            results.append({})  # another result
+        results[-1][name] = value
+    return [bench for said in results if (bench := _bench(said))]
 
 
-def _printed(said: Mapping[str, float]) -> Bench | None:
-    def of(name: str) -> float:
-        return next((said[key] for key in _CALLED[name] if said.get(key)), 0.0)
-
-    if not (of("token") or of("first") or of("rate")):
-        return None
-    native = "Total Output Throughput (tokens/sec)" in said
-    done = of("done")
-    return Bench(
-        "trtllm-bench" if native else "vllm bench serve or SGLang's bench_serving",
-        of("token") / 1e3, of("first") / 1e3, of("rate"),
-        of("prompt") or (of("read") / done if done else 0.0),
-        of("output") or (of("made") / done if done else 0.0),
-        of("at_once"), TENSORRT_LLM if native else "", "", int(of("tp")),
-    )  # fmt: skip
-
-
-def _plain(number: str) -> float:
-    """A number as it is written, also with commas; 0 of what is none."""
-    try:
-        value = float(number.replace(",", ""))
-    except ValueError:
-        return 0.0
-    return value if math.isfinite(value) and value > 0 else 0.0
-
-
-# --- tables --------------------------------------------------------------------------------------
-
-_PERF = {
-    "token": "Inter Token Latency",
-    "first": "Time To First Token",
-    "rate": "Output Token Throughput",
-    "prompt": "Input Sequence Length",
-    "output": "Output Sequence Length",
-}
+_PERF = (
+    "inter token latency", "time to first token", "output token throughput",
+    "input sequence length", "output sequence length",
+)  # fmt: skip
 # Of CSV, which has a number with commas in quotes; of a table.
 _CELL = r'(?:,"([\d.,]{1,20})"|,([\d.]{1,20})|\s*[│┃|]\s*([\d.,]{1,20}))'
 
 
 def _perf_table(content: str) -> list[Bench]:
     """genai-perf's or AIPerf's table, or its CSV: the average stands first."""
-    said: dict[str, float] = {}
-    for name, title in _PERF.items():
+    said: Said = {}
+    for title in _PERF:
         row = rf'^[ "│┃|]*{title}(?: \(([a-z/ ]{{1,20}})\))?"?{_CELL}'
         if match := re.search(row, content, re.M | re.I):
             unit, *cells = (group or "" for group in match.groups())
-            said[name] = _plain("".join(cells)) * _UNITS.get(unit.lower(), 1.0)
-    if not (said.get("token") or said.get("first")):
-        return []
-    token, first, rate, prompt, output = (said.get(name, 0.0) for name in _PERF)
-    return [Bench("genai-perf or AIPerf", token, first, rate, prompt, output)]
+            said[title] = _number("".join(cells)) * _UNITS.get(unit.lower(), 1.0)
+    bench = _bench(said)
+    return [bench] if bench and (bench.token or bench.first) else []
 
 
 _LLAMA = re.compile(
@@ -341,15 +322,12 @@ class _Row:
 def _llama_rows(content: str) -> list[Bench]:
     """llama-bench's table, or its CSV."""
     rows = [
-        _Row(int(n) * (kind == "pp"), int(n) * (kind == "tg"), int(depth or 0), _plain(rate))
+        _Row(int(n) * (kind == "pp"), int(n) * (kind == "tg"), int(depth or 0), _number(rate))
         for kind, n, depth, rate in _LLAMA.findall(content)
     ]
     if not rows and "n_gen" in content and "avg_ts" in content:
         start = content[: content.index("n_gen")].rfind("\n") + 1
-        rows = [
-            _llama_row({name: _plain(value or "") for name, value in row.items() if name})
-            for row in _csv_rows(content[start:])
-        ]
+        rows = [_llama_row(row) for row in _csv_rows(content[start:])]
     return _llama(rows)
 
 
@@ -365,8 +343,10 @@ def _csv_rows(content: str) -> Iterator[Mapping[str | None, Any]]:
 
 
 def _llama_row(row: Mapping[str, Any]) -> _Row:
-    prompt, output, depth = (int(_number(row, f"n_{name}")) for name in ("prompt", "gen", "depth"))
-    return _Row(prompt, output, depth, _number(row, "avg_ts"))
+    prompt, output, depth = (
+        int(_number(row.get(f"n_{name}"))) for name in ("prompt", "gen", "depth")
+    )
+    return _Row(prompt, output, depth, _number(row.get("avg_ts")))
 
 
 def _llama(rows: Sequence[_Row]) -> list[Bench]:

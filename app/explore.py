@@ -25,7 +25,7 @@ from app.text import plain
 from memcore.plan.plan import Plan
 from memcore.search import explore as engine
 from memcore.search.explore import FIGURES
-from memcore.search.measured import found_calibrated
+from memcore.search.measured import with_calibrated
 from memcore.search.solve import ANY, Targets
 from memcore.serving.serve import servable
 from memcore.training.training import not_planned
@@ -325,7 +325,7 @@ def _gpus(plan: Plan, now: Asked) -> None:
         label_visibility="collapsed",
     )
     answer, by = shared.servers(plan, now.every), state.benched_moves()
-    found, s = (found_calibrated(answer, by) if by else answer).best, plan.serve
+    found, s = (with_calibrated(answer, by) if by else answer).best, plan.serve
     lengths = f"{s.prompt_len:,} prompt and {s.output_len:,} output tokens"
     said = f"{s.concurrency:,} users at once of {lengths}"
     if found:

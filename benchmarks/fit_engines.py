@@ -272,7 +272,7 @@ class Table:
             "model": np.array([s.plan.model for s, _ in rows]),
         }
 
-    def felt(self, c: dict[str, float]) -> tuple[Array, Array]:
+    def point_errors(self, c: dict[str, float]) -> tuple[Array, Array]:
         """Seconds per token, and of the first one (memcore/serving/time.py has the same)."""
         n = self.steps.running
         decode, joined, prompt, wave = (self.steps.seconds(k, c) for k in range(4))

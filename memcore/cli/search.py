@@ -95,9 +95,9 @@ def _search(args: argparse.Namespace) -> int:
     plan, args.gpu = _with_card(plan, args.gpu)
     found = _of_serving(plan, args) if args.serve else _of_training(plan, args)
     if measured:
-        from memcore.search.measured import found_calibrated
+        from memcore.search.measured import with_calibrated
 
-        found = found_calibrated(found, measured)
+        found = with_calibrated(found, measured)
 
     def text() -> str:
         from memcore.evaluate import evaluate

@@ -40,7 +40,7 @@ class Calculator:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CalculatorFigure:
     """A calculator's figure in bytes per GPU, beside ours of what it counts.
 
     inputs   what it was given
@@ -73,7 +73,7 @@ class Worked:
     plan: Plan
     tracker: int
     ours: int
-    said: tuple[Said, ...]
+    figures: tuple[CalculatorFigure, ...]
 
 
 @functools.cache
@@ -91,23 +91,23 @@ def worked() -> tuple[Worked, ...]:
 
 
 def _worked(
-    row: Mapping[str, Any], figures: list[Mapping[str, Any]], known: Mapping[str, Calculator]
+    row: Mapping[str, Any], rows: list[Mapping[str, Any]], known: Mapping[str, Calculator]
 ) -> Worked:
     plan = Plan.of(row["plan"])
     memory = memory_of(plan)
-    said = []
-    for f in figures:
+    figures = []
+    for f in rows:
         if f["plan"] == row["name"]:
             by = known[f["calculator"]]
             ours = resident(memory) if by.counts == STATES else memory.allocated_bytes
-            said.append(Said(by, f["bytes"], ours, f["inputs"], f.get("remark", "")))
-    said.sort(key=lambda s: -s.theirs)
+            figures.append(CalculatorFigure(by, f["bytes"], ours, f["inputs"], f.get("remark", "")))
+    figures.sort(key=lambda s: -s.theirs)
     name, label, detail = (row[key] for key in ("name", "label", "detail"))
     tracker, ours = row["tracker_bytes"], dispatched_peak(plan)
-    return Worked(name, label, detail, plan, tracker, ours, tuple(said))
+    return Worked(name, label, detail, plan, tracker, ours, tuple(figures))
 
 
-def compared_whole() -> tuple[Comparison, ...]:
+def compared_tracker() -> tuple[Comparison, ...]:
     """The tracker's figure of each of these plans beside ours: models at their full depth."""
     return tuple(
         _whole(w)

@@ -93,7 +93,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Felt:
+class PointErrors:
     """A point beside ours: relative errors, planned over measured less one; None where nothing
     fits."""
 
@@ -121,26 +121,30 @@ def points() -> tuple[Point, ...]:
 
 
 @functools.cache
-def felt() -> tuple[Felt, ...]:
+def point_errors() -> tuple[PointErrors, ...]:
     """All of them beside ours. Takes three seconds or so, once per process."""
-    return tuple(map(_felt, points()))
+    return tuple(map(_errors_of, points()))
 
 
 @functools.cache
-def as_named() -> tuple[Felt, ...]:
+def without_drafts() -> tuple[PointErrors, ...]:
     """The same, where no point has a draft, since none names one."""
-    return tuple(_felt(replace(f.point, guessed=0)) if f.point.guessed else f for f in felt())
+    return tuple(
+        _errors_of(replace(f.point, guessed=0)) if f.point.guessed else f for f in point_errors()
+    )
 
 
-def _felt(point: Point) -> Felt:
+def _errors_of(point: Point) -> PointErrors:
     plan = point.plan
     s = serve(plan)
     experts = bool(plan.architecture.experts)
     if not s.max_concurrency:
         s = serve(plan.changed("serve.memory_utilization", ASKED))
     if s.tpot_seconds is None or s.ttft_seconds is None:
-        return Felt(point, experts, None, None)
-    return Felt(point, experts, s.tpot_seconds / point.token - 1, s.ttft_seconds / point.first - 1)
+        return PointErrors(point, experts, None, None)
+    return PointErrors(
+        point, experts, s.tpot_seconds / point.token - 1, s.ttft_seconds / point.first - 1
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,26 +164,28 @@ class Spread:
 
 
 def spread(
-    what: Callable[[Felt], float | None],
-    chosen: Callable[[Felt], bool],
-    of: Sequence[Felt] | None = None,
+    what: Callable[[PointErrors], float | None],
+    chosen: Callable[[PointErrors], bool],
+    of: Sequence[PointErrors] | None = None,
 ) -> Spread:
     """Of all points, or of some."""
-    every = felt() if of is None else of
+    every = point_errors() if of is None else of
     return Spread.of([e for f in every if chosen(f) and (e := what(f)) is not None])
 
 
 def versions(least: int) -> tuple[tuple[str, str], ...]:
     """Engines and their versions of which so many points have figures."""
-    known = Counter((f.point.engine, f.point.version) for f in felt() if f.token is not None)
+    known = Counter(
+        (f.point.engine, f.point.version) for f in point_errors() if f.token is not None
+    )
     return tuple(sorted(key for key, n in known.items() if n >= least))
 
 
-def per_token(f: Felt) -> float | None:
+def error_of_token(f: PointErrors) -> float | None:
     return f.token
 
 
-def of_first(f: Felt) -> float | None:
+def error_of_first(f: PointErrors) -> float | None:
     return f.first
 
 
@@ -215,7 +221,8 @@ ALIKE = 0.05
 def choices() -> Choices:
     """Those that our times make."""
     return choosing(
-        (f.point, None if f.token is None else (1 + f.token) * f.point.token) for f in felt()
+        (f.point, None if f.token is None else (1 + f.token) * f.point.token)
+        for f in point_errors()
     )
 
 

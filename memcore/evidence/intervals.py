@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from memcore.evidence import benched, calibration
-from memcore.evidence.engines import Felt, felt
+from memcore.evidence import calibration, servers
+from memcore.evidence.engines import PointErrors, point_errors
 from memcore.evidence.times import compared_times, times_table
 from memcore.plan.plan import Plan
 from memcore.timing.certainty import ANY, CALIBRATED, GPU, LEAST, LIKE, TWIN, WORK, like, twin
@@ -161,7 +161,7 @@ TOLD = 0.8
 PAIRED = 10  # pairs without which a distance's are not told by framework, architecture and work
 
 
-def written_pairs(runs: Sequence[Measured], points: Sequence[Felt]) -> str:
+def written_pairs(runs: Sequence[Measured], points: Sequence[PointErrors]) -> str:
     """The table of what two plans must differ by, as a file."""
     lines = [
         "# How many times as long as another a plan must take to be told apart from it, by what",
@@ -191,7 +191,7 @@ def written_pairs(runs: Sequence[Measured], points: Sequence[Felt]) -> str:
         pairs = _pairs_of(runs, has)
         off = [_farther(a.ratio, b.ratio) for a, b in pairs]
         nearer = add(f"training.{distance}", off, nearer)
-    served: dict[str, Callable[[Felt], Hashable]] = {
+    served: dict[str, Callable[[PointErrors], Hashable]] = {
         TWIN: lambda f: (f.point.model, f.point.engine, f.point.gpu),
         LIKE: lambda f: (f.point.model, f.point.engine),
         GPU: lambda f: (f.point.model, f.point.gpu),
@@ -225,8 +225,8 @@ def _farther(one: float, other: float) -> float:
 def main() -> int:
     runs = measured()
     PATH.write_text(written(runs), encoding="utf-8")
-    PAIRS.write_text(written_pairs(runs, felt()), encoding="utf-8")
-    (EVIDENCE / benched.FILE).write_text(benched.written(), encoding="utf-8")
+    PAIRS.write_text(written_pairs(runs, point_errors()), encoding="utf-8")
+    (EVIDENCE / servers.FILE).write_text(servers.written(), encoding="utf-8")
     return 0
 
 

@@ -34,18 +34,18 @@ from memcore.evidence.comparison import (
 from memcore.evidence.engines import (
     ALIKE,
     LOW_LOAD,
-    Felt,
+    PointErrors,
     Spread,
-    as_named,
     choices,
     engines_table,
-    felt,
+    error_of_first,
+    error_of_token,
     native,
-    of_first,
-    per_token,
+    point_errors,
     spread,
     throughput,
     versions,
+    without_drafts,
 )
 from memcore.evidence.fit import PATH as LEFT_OUT
 from memcore.evidence.fit import source_of
@@ -118,7 +118,7 @@ def steps() -> dict[str, list[Comparison]]:
     return found
 
 
-def beside_rule() -> str:
+def rule() -> str:
     """Ours and the rule's on the same steps, by kind of work and distance."""
     runs = evidence.times_table()["runs"]
     rules = {
@@ -138,12 +138,12 @@ def beside_rule() -> str:
     return table(head, rows)
 
 
-def beside_others() -> str:
+def others() -> str:
     """Ours and other calculators' on the same checked steps, framework by framework."""
     rows = [
         (of.framework, of.other, f"{len(of.theirs)}", off_text(of.half),
          off_text(of.half_of_theirs), f"{of.closer}")
-        for of in peers.beside(evidence.compared_times())
+        for of in peers.peer_errors(evidence.compared_times())
     ]  # fmt: skip
     head = ("framework", "beside", "figures", "ours: half within", "theirs", "theirs is nearer")
     return table(head, rows)
@@ -313,7 +313,7 @@ def calculators() -> str:
                 bytes_text(w.ours),
             )
             for w in evidence.worked()
-            if (said := [s.theirs for s in w.said if s.calculator.counts != evidence.STATES])
+            if (said := [s.theirs for s in w.figures if s.calculator.counts != evidence.STATES])
         ],
     )
 
@@ -347,12 +347,12 @@ LATENCIES = ("points", "token, signed", "token, half within", "nine in ten withi
         f"first token, {LOW_LOAD} at once or fewer", "first token, any load")  # fmt: skip
 
 
-def _felt(
-    name: str, chosen: Callable[[Felt], bool], of: Sequence[Felt] | None = None
+def _latencies(
+    name: str, chosen: Callable[[PointErrors], bool], of: Sequence[PointErrors] | None = None
 ) -> tuple[str, ...]:
-    token = spread(per_token, chosen, of)
-    first = spread(of_first, lambda f: chosen(f) and f.point.at_once <= LOW_LOAD, of)
-    of_any = spread(of_first, chosen, of)
+    token = spread(error_of_token, chosen, of)
+    first = spread(error_of_first, lambda f: chosen(f) and f.point.at_once <= LOW_LOAD, of)
+    of_any = spread(error_of_first, chosen, of)
     return (
         name,
         f"{token.count:,}",
@@ -366,18 +366,21 @@ def _felt(
 
 def engines() -> str:
     """Engines under load: by engine, by GPU, and by kind of model; others' estimators below."""
-    every = felt()
-    rows = [_felt("all", lambda f: True)]
-    rows.append(_felt("all, none of them with a draft", lambda f: True, as_named()))
+    every = point_errors()
+    rows = [_latencies("all", lambda f: True)]
+    rows.append(_latencies("all, none of them with a draft", lambda f: True, without_drafts()))
     rows += [
-        _felt(ENGINES[e].label, lambda f, e=e: f.point.engine == e)  # type: ignore[misc]
+        _latencies(ENGINES[e].label, lambda f, e=e: f.point.engine == e)  # type: ignore[misc]
         for e in dict.fromkeys(f.point.engine for f in every)
     ]
     rows += [
-        _felt(accelerator(g).label, lambda f, g=g: f.point.gpu == g)  # type: ignore[misc]
+        _latencies(accelerator(g).label, lambda f, g=g: f.point.gpu == g)  # type: ignore[misc]
         for g in dict.fromkeys(f.point.gpu for f in every)
     ]
-    rows += [_felt("dense", lambda f: not f.experts), _felt("mixtures", lambda f: f.experts)]
+    rows += [
+        _latencies("dense", lambda f: not f.experts),
+        _latencies("mixtures", lambda f: f.experts),
+    ]
     for o in engines_table()["others"]:
         nine = off_text(o["nine_in_ten"]) if "nine_in_ten" in o else ""
         first = off_text(o["first"]) if "first" in o else ""
@@ -390,7 +393,7 @@ def by_version() -> str:
 
     def row(engine: str, version: str) -> tuple[str, ...]:
         name = f"{ENGINES[engine].label} {version or '(not named)'}"
-        return _felt(name, lambda f: (f.point.engine, f.point.version) == (engine, version))
+        return _latencies(name, lambda f: (f.point.engine, f.point.version) == (engine, version))
 
     return table(
         ("version", *LATENCIES), [row(engine, version) for engine, version in versions(10)]
@@ -486,8 +489,8 @@ PARTS = {
     "loads": loads,
     "short": short,
     "steps": step_times,
-    "rule": beside_rule,
-    "others": beside_others,
+    "rule": rule,
+    "others": others,
     "sources left out": left_out_sources,
     "calibrated": calibrated,
     "calibrated servers": benched,

@@ -37,7 +37,7 @@ def peers_table() -> Mapping[str, Mapping[str, float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class PeerErrors:
     """Errors of the same steps: ours, and another's."""
 
     framework: str
@@ -68,7 +68,7 @@ def framework_of(plan: Plan) -> str:
     return label if vendor == "nvidia" else f"{label} ({vendor})"
 
 
-def beside(compared: Iterable[Comparison]) -> list[Beside]:
+def peer_errors(compared: Iterable[Comparison]) -> list[PeerErrors]:
     """Each other on the steps of each framework that it can express and nothing of ours was tuned
     on. `compared`: our steps, in the order of times.toml."""
     said: dict[tuple[str, str], list[tuple[float, float]]] = {}
@@ -81,6 +81,6 @@ def beside(compared: Iterable[Comparison]) -> list[Beside]:
             pair = c.error, relative(seconds, run["seconds"])
             said.setdefault((framework_of(plan), name), []).append(pair)
     return [
-        Beside(framework, other, *map(tuple, zip(*pairs, strict=True)))
+        PeerErrors(framework, other, *map(tuple, zip(*pairs, strict=True)))
         for (framework, other), pairs in sorted(said.items(), key=lambda of: of[0])
     ]

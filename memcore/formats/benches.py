@@ -137,17 +137,19 @@ def bench_of(data: bytes) -> Bench:
 
 # --- what each program calls a figure -------------------------------------------------------------
 
-# Of JSON the keys, of a part behind a dot; of a text or a table the titles; all in small letters and
-# with blanks. The first that is there counts.
+# Of JSON the keys, of a part behind a dot; of a text or a table the titles; all in small letters
+# and with blanks. The first that is there counts.
 FIGURES = {
-    "token": (
+    "token_ms": (
         "mean tpot ms", "mean tpot (ms)", "streaming metrics.avg tpot ms", "mean itl ms",
-        "mean itl (ms)", "average time-per-output-token [tpot] (ms)", "inter token latency",
+        "mean itl (ms)", "average time-per-output-token [tpot] (ms)",
     ),
-    "first": (
+    "first_ms": (
         "mean ttft ms", "mean ttft (ms)", "streaming metrics.avg ttft ms",
-        "average time-to-first-token [ttft] (ms)", "time to first token",
+        "average time-to-first-token [ttft] (ms)",
     ),
+    "token": ("inter token latency",),
+    "first": ("time to first token",),
     "rate": (
         "output throughput", "output token throughput (tok/s)", "output token throughput",
         "performance.system output throughput tok s", "total output throughput (tokens/sec)",
@@ -170,7 +172,8 @@ FIGURES = {
     "prompts": ("total input tokens",),  # tokens of all requests together
     "outputs": ("total output tokens", "total generated tokens"),
 }  # fmt: skip
-MEASURED = {name for figure in ("token", "first", "rate") for name in FIGURES[figure]}
+SPEEDS = ("token_ms", "first_ms", "token", "first", "rate")
+MEASURED = {name for figure in SPEEDS for name in FIGURES[figure]}
 PROGRAMS = {  # by what only they say
     "random range ratio": "SGLang's bench_serving",
     "mean ttft ms": "vllm bench serve",
@@ -191,19 +194,18 @@ def _bench(said: Mapping[str, float | str]) -> Bench | None:
     """The figures of one result; None where no speed is among them."""
 
     def of(figure: str) -> float:
-        for name in FIGURES[figure]:
-            if isinstance(value := said.get(name), float) and value:
-                return value / 1e3 if name.endswith(("ms", "(ms)")) else value
-        return 0.0
+        values = (said.get(name) for name in FIGURES[figure])
+        return next((value for value in values if value and isinstance(value, float)), 0.0)
 
-    if not (of("token") or of("first") or of("rate")):
+    if not any(map(of, SPEEDS)):
         return None
+    token, first = (of(name) or of(f"{name}_ms") / 1e3 for name in ("token", "first"))
     usual = "vllm bench serve or SGLang's bench_serving"
     program = next((program for name, program in PROGRAMS.items() if name in said), usual)
     done = of("done")
     model = said.get("model id") or said.get("engine.model")
     return Bench(
-        program, of("token"), of("first"), of("rate"),
+        program, token, first, of("rate"),
         of("prompt") or (of("prompts") / done if done else 0.0),
         of("output") or (of("outputs") / done if done else 0.0),
         of("at_once"), TENSORRT_LLM if program == "trtllm-bench" else "",
@@ -250,16 +252,11 @@ def _flat(said: Mapping[str, Any], within: str = "", depth: int = 0) -> Said:
     flat: Said = {}
     for key, value in said.items():
         name = within + str(key).lower().replace("_", " ")
-        parts = (
-            [part for part in value if isinstance(part, dict)] if isinstance(value, list) else ()
-        )
+        parts = [p for p in value if isinstance(p, dict)] if isinstance(value, list) else []
         if isinstance(value, dict) and "avg" in value:
-            unit = value.get("unit")
-            flat[name] = _number(value["avg"]) * (
-                _UNITS.get(unit, 1) if isinstance(unit, str) else 1
-            )
+            flat[name] = _number(value["avg"]) * _UNITS.get(str(value.get("unit")), 1.0)
         elif depth < DEEPEST and (isinstance(value, dict) or parts):
-            for part in parts or (value,):
+            for part in parts or [value]:
                 flat |= _flat(part, f"{name}.", depth + 1)
         else:
             flat[name] = value if isinstance(value, str) else _number(value)
@@ -342,10 +339,8 @@ def _csv_rows(content: str) -> Iterator[Mapping[str | None, Any]]:
             yield from itertools.islice(csv.DictReader(lines), MOST_ROWS)
 
 
-def _llama_row(row: Mapping[str, Any]) -> _Row:
-    prompt, output, depth = (
-        int(_number(row.get(f"n_{name}"))) for name in ("prompt", "gen", "depth")
-    )
+def _llama_row(row: Mapping[Any, Any]) -> _Row:
+    prompt, output, depth = (int(_number(row.get(f"n_{n}"))) for n in ("prompt", "gen", "depth"))
     return _Row(prompt, output, depth, _number(row.get("avg_ts")))
 
 

@@ -8,7 +8,7 @@ Steps of one framework, kernels, attention, adapter and GPU have a share in comm
 words) points have most of it in common, whatever the load; the nearer the loads, the more. With
 other ranks, dtypes or another model there is nothing that could be relied on, and with another GPU
 a part of the time per token alone. presets/evidence/in_common.toml says how much each
-(memcore.evidence.benched), and docs/accuracy.md how much nearer it comes.
+(memcore.evidence.servers), and docs/accuracy.md how much nearer it comes.
 """
 
 from __future__ import annotations
@@ -545,7 +545,7 @@ def mover(by: Measured) -> Callable[[Plan, Mapping[str, float]], dict[str, Moved
 FIGURES = {STEP: ("step", ""), TOKEN: ("tpot", "tpot_"), FIRST: ("ttft", "ttft_")}
 
 
-def found_calibrated(found: Found, by: Measured) -> Found:
+def with_calibrated(found: Found, by: Measured) -> Found:
     """What a search found, with calibrated seconds among the figures of those plans that what was
     measured says something of. Ranks are as predicted, since it says nothing of the others. Raises
     PlanError where nothing is predicted of the measured plan."""

@@ -7,7 +7,7 @@ from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan
 
 TABLE = evidence.calculators_table()
-SAID = {(s.calculator.name, w.name): s for w in evidence.worked() for s in w.said}
+SAID = {(s.calculator.name, w.name): s for w in evidence.worked() for s in w.figures}
 PLANS = {w.name: w.plan for w in evidence.worked()}
 ROUNDED = 2**20  # a tool that prints whole MiB
 
@@ -41,7 +41,7 @@ def test_each_calculator_is_compared_with_what_it_counts(worked):
     memory = evaluate(worked.plan).memory
     step = next(m for m in memory.timeline if m.id == "optimizer-step")
     kept = sum(step.consumers[c] for c in ("parameters", "gradients", "optimizer_states"))
-    for s in worked.said:
+    for s in worked.figures:
         states_only = s.calculator.counts == evidence.STATES
         assert s.ours == (kept if states_only else memory.allocated_bytes)
         assert s.excess == pytest.approx(s.theirs / s.ours - 1)

@@ -9,7 +9,7 @@ import pytest
 
 from memcore import Plan, evaluate
 from memcore.evidence import intervals
-from memcore.evidence.engines import felt
+from memcore.evidence.engines import point_errors
 from memcore.explain.book import Book
 from memcore.timing.certainty import (
     ANY,
@@ -96,7 +96,7 @@ def test_half_of_the_intervals_are_narrow() -> None:
 
 def test_the_file_of_pairs_says_what_the_evidence_says() -> None:
     said = tomllib.loads(intervals.PAIRS.read_text(encoding="utf-8"))
-    found = tomllib.loads(intervals.written_pairs(runs(), felt()))
+    found = tomllib.loads(intervals.written_pairs(runs(), point_errors()))
     assert said["training"]["own"].keys() == found["training"]["own"].keys()
     for kind in ("dense", "mixture"):
         for distance, now in found["serving"][kind].items():

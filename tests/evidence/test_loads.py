@@ -11,16 +11,16 @@ import pytest
 from memcore.evidence.engines import (
     LOW_LOAD,
     Spread,
-    as_named,
     choices,
     engines_table,
-    felt,
+    error_of_first,
+    error_of_token,
     native,
-    of_first,
-    per_token,
+    point_errors,
     points,
     spread,
     throughput,
+    without_drafts,
 )
 from memcore.words.engines import ENGINES
 
@@ -31,11 +31,11 @@ def test_there_are_as_many_points_as_were_collected():
 
 
 def test_time_per_token_is_right_in_the_median():
-    found = spread(per_token, lambda f: True)
+    found = spread(error_of_token, lambda f: True)
     assert found.count >= 870
     assert found.median <= 0.10
     assert found.nine_in_ten <= 0.30
-    named = spread(per_token, lambda f: True, as_named())
+    named = spread(error_of_token, lambda f: True, without_drafts())
     assert named.median <= 0.10
     assert named.nine_in_ten <= 0.49
 
@@ -43,9 +43,9 @@ def test_time_per_token_is_right_in_the_median():
 def test_stray_runs():
     """Prompts of whole thousands, of vLLM 0.12 and TensorRT-LLM 1.3: of 235 GB of weights on one
     GPU of 141 GB, of more FLOPs than the GPU has, of 100 ms a token where others have 10."""
-    stray = [f for f in felt() if f.point.prompt % 1000 == 0 and f.point.engine != "sglang"]
+    stray = [f for f in point_errors() if f.point.prompt % 1000 == 0 and f.point.engine != "sglang"]
     assert 70 <= len(stray) <= 110
-    rest = [f for f in felt() if f not in stray]
+    rest = [f for f in point_errors() if f not in stray]
     found = Spread.of([f.token for f in rest if f.token is not None])
     assert found.median <= 0.08
     assert found.nine_in_ten <= 0.24
@@ -53,16 +53,16 @@ def test_stray_runs():
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_no_engine_is_too_fast_or_too_slow(engine):
-    assert abs(spread(per_token, lambda f: f.point.engine == engine).signed) <= 0.05
+    assert abs(spread(error_of_token, lambda f: f.point.engine == engine).signed) <= 0.05
 
 
 @pytest.mark.parametrize(("experts", "most"), [(False, 0.08), (True, 0.15)])
 def test_dense_models_and_mixtures(experts, most):
-    assert spread(per_token, lambda f: f.experts is experts).median <= most
+    assert spread(error_of_token, lambda f: f.experts is experts).median <= most
 
 
 def test_experts_shared_out_are_as_right_as_others():
-    assert spread(per_token, lambda f: f.point.ep > 1).median <= 0.15
+    assert spread(error_of_token, lambda f: f.point.ep > 1).median <= 0.15
 
 
 def test_versions_of_an_engine_differ_as_engines_do():
@@ -81,22 +81,24 @@ def test_versions_of_an_engine_differ_as_engines_do():
 def test_points_that_seem_to_have_a_draft():
     """Every point of that later version of DeepSeek-V3: what three guesses save shrinks with load,
     as it was measured to. Read as without a draft they are a quarter too slow."""
-    found = spread(per_token, lambda f: f.point.guessed > 0)
+    found = spread(error_of_token, lambda f: f.point.guessed > 0)
     assert found.count == 31
     assert found.median <= 0.05
     assert found.nine_in_ten <= 0.12
     few, many = (
-        spread(per_token, lambda f, n=n: f.point.guessed > 0 and (f.point.at_once > 16) is n).signed
+        spread(
+            error_of_token, lambda f, n=n: f.point.guessed > 0 and (f.point.at_once > 16) is n
+        ).signed
         for n in (False, True)
     )
     assert abs(few - many) <= 0.10
-    named = spread(per_token, lambda f: f.point.version == "1.2.0rc6.post3", as_named())
+    named = spread(error_of_token, lambda f: f.point.version == "1.2.0rc6.post3", without_drafts())
     assert named.count == 31
     assert named.signed > 0.20
 
 
 def test_the_first_token_at_low_load():
-    found = spread(of_first, lambda f: f.point.at_once <= LOW_LOAD)
+    found = spread(error_of_first, lambda f: f.point.at_once <= LOW_LOAD)
     assert found.median <= 0.20
 
 
@@ -104,16 +106,16 @@ def test_the_first_token_at_low_load():
     ("engine", "most"), [("vllm", 0.18), ("tensorrt-llm", 0.18), ("sglang", 0.54)]
 )
 def test_the_first_token_at_any_load(engine, most):
-    assert spread(of_first, lambda f: f.point.engine == engine).median <= most
+    assert spread(error_of_first, lambda f: f.point.engine == engine).median <= most
 
 
 def test_sglang_without_the_prompts_that_wait_for_a_compiler():
     """12 first tokens of 5 s and more, of one version; and 4 that wait for memory. 20 % is asked
     for at low load: what is known of the others is not enough."""
-    found = spread(of_first, lambda f: f.point.engine == "sglang" and f.point.first < 4.9)
+    found = spread(error_of_first, lambda f: f.point.engine == "sglang" and f.point.first < 4.9)
     assert found.count >= 40
     assert found.median <= 0.42
-    assert spread(per_token, lambda f: f.point.engine == "sglang").median <= 0.087
+    assert spread(error_of_token, lambda f: f.point.engine == "sglang").median <= 0.087
 
 
 def test_choices_under_a_target():
@@ -143,8 +145,8 @@ def test_the_greatest_throughput(experts, most):
 def test_what_was_left_out_of_the_fit_is_nearly_as_right():
     rows = engines_table()["left_out"]
     names = {(r["what"], r["name"]) for r in rows if r["what"] != "cells"}
-    assert names == {("GPU", f.point.gpu) for f in felt()} | {
-        ("model", f.point.model) for f in felt()
+    assert names == {("GPU", f.point.gpu) for f in point_errors()} | {
+        ("model", f.point.model) for f in point_errors()
     }
     (cells,) = (r for r in rows if r["what"] == "cells")
     assert cells["token"] <= 0.09

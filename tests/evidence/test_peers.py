@@ -2,12 +2,12 @@
 
 from memcore.evidence import compared_times, times_table
 from memcore.evidence.comparison import CHECK
-from memcore.evidence.peers import THE_RULE, beside, peers_table
+from memcore.evidence.peers import THE_RULE, peer_errors, peers_table
 
 
 def test_ahead_of_every_other_and_of_the_rule_in_every_framework():
     """On steps that nothing of ours was tuned on."""
-    found = beside(compared_times())
+    found = peer_errors(compared_times())
     assert {b.other for b in found} == {*peers_table(), THE_RULE}
     behind = [(b.framework, b.other) for b in found if b.half >= b.half_of_theirs]
     assert behind == []
@@ -16,7 +16,7 @@ def test_ahead_of_every_other_and_of_the_rule_in_every_framework():
 
 
 def test_the_rule_stands_beside_every_checked_step():
-    found = beside(compared_times())
+    found = peer_errors(compared_times())
     checked = [r for r in times_table()["runs"] if r["used_for"] == CHECK]
     assert sum(len(b.theirs) for b in found if b.other == THE_RULE) == len(checked)
 

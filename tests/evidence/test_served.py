@@ -628,8 +628,8 @@ def test_the_first_token_comes_no_earlier_with_more_sequences_or_a_longer_prompt
         lengths = (1, 100, 1024, 2048, 4096, 8192)
         found = [felt_by(n, prompt=p, prefill=prefill) for p in lengths]
         each = ENGINES["vllm"].sequence.middle  # of longer prompts fewer sequences run at once
-        felt = [s.ttft_seconds + each * (n - s.running) for s in found]
-        assert all(b >= a for a, b in pairwise(felt))
+        point_errors = [s.ttft_seconds + each * (n - s.running) for s in found]
+        assert all(b >= a for a, b in pairwise(point_errors))
 
 
 def test_no_more_sequences_generate_at_once_than_a_step_has_tokens():

@@ -28,7 +28,7 @@ def test_every_row_of_every_table_is_compared_once():
             (
                 evidence.oracle(),
                 evidence.preset_parameters(),
-                evidence.compared_whole(),
+                evidence.compared_tracker(),
                 evidence.measured_table()["runs"],
                 evidence.times_table()["runs"],
                 evidence.served_table()["runs"],

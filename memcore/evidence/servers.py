@@ -1,4 +1,4 @@
-"""Benched: how near a measured point of a server comes to others that it scales.
+"""Servers: how near a measured point of a server comes to others that it scales.
 
 Each point of presets/evidence/engines.csv is read by every other one of its engine's version at a
 distance (search.measured), in turn: none takes part in its own prediction. Nor does its cell: each
@@ -43,7 +43,7 @@ DISTANCES = (NEAR, LOAD, LENGTHS, RANKS, WORDS, MODEL, GPU)
 
 
 @dataclass(frozen=True, slots=True)
-class Off:
+class PointRatios:
     """A point, and measured over predicted seconds with its cell left out of the fit."""
 
     point: Point
@@ -53,14 +53,14 @@ class Off:
 
 
 @functools.cache
-def offs() -> tuple[Off, ...]:
+def point_ratios() -> tuple[PointRatios, ...]:
     """Every point that fits somewhere. Takes a second, once per process."""
     found = []
     rows = csv.DictReader(io.StringIO(text("engines_left_out.csv")))
     for point, row in zip(points(), rows, strict=True):
         if row[TOKEN]:
             ratios = (1 / (1 + float(row[name])) for name in (TOKEN, FIRST))
-            found.append(Off(point, server(point.plan), *ratios))
+            found.append(PointRatios(point, server(point.plan), *ratios))
     return tuple(found)
 
 
@@ -83,7 +83,7 @@ class Scaled:
 
 def ends(latency: str) -> tuple[float, float]:
     """Measured over ours, which 9 of 10 points lie between."""
-    every = [(getattr(off, latency), 1.0) for off in offs()]
+    every = [(getattr(off, latency), 1.0) for off in point_ratios()]
     return within(every, FAR), within(every, 1 - FAR)
 
 
@@ -102,18 +102,18 @@ def scaled(latency: str, at: str) -> tuple[Scaled, ...]:
 
 
 @functools.cache
-def _others() -> Mapping[str, list[tuple[Off, list[Off]]]]:
+def _others() -> Mapping[str, list[tuple[PointRatios, list[PointRatios]]]]:
     """By distance, points and those of their engine's version at this distance from each; only
     those that have any."""
 
-    def version(off: Off) -> tuple[str, str]:
+    def version(off: PointRatios) -> tuple[str, str]:
         return off.point.engine, off.point.version
 
-    found: dict[str, list[tuple[Off, list[Off]]]] = {}
-    for _, of in groupby(sorted(offs(), key=version), key=version):
+    found: dict[str, list[tuple[PointRatios, list[PointRatios]]]] = {}
+    for _, of in groupby(sorted(point_ratios(), key=version), key=version):
         every = list(of)
         for own in every:
-            by: dict[str, list[Off]] = {}
+            by: dict[str, list[PointRatios]] = {}
             for other in every:
                 by.setdefault(distance(own.server, other.server), []).append(other)
             for at, others in by.items():
@@ -170,7 +170,7 @@ def written() -> str:
     """presets/evidence/in_common.toml."""
     lines = [
         "# How much servers have in common of what our seconds are off, by how near they are, of",
-        "# the time per token and of the first token: memcore.evidence.benched finds it in the",
+        "# the time per token and of the first token: memcore.evidence.servers finds it in the",
         "# rows of engines.csv, each with its cell left out of the fit (engines_left_out.csv).",
         "# `python -m memcore.evidence.intervals` writes it.",
         "#",

@@ -4,7 +4,7 @@ import pytest
 
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
-from memcore.evidence import benched as evidence
+from memcore.evidence import servers as evidence
 from memcore.evidence.calibration import within
 from memcore.evidence.engines import Spread, engines_table
 from memcore.plan.measured import Measured
@@ -54,40 +54,42 @@ def test_points_that_are_left_out_are_those_of_the_fit() -> None:
     """engines_left_out.csv is of the fit that engines.toml sums up: where this fails, run
     benchmarks/left_out_points.py, and then memcore.evidence.intervals."""
     cells = next(r for r in engines_table()["left_out"] if r["what"] == "cells")
-    token = Spread.of([1 / off.token - 1 for off in evidence.offs()])
-    first = Spread.of([1 / off.first - 1 for off in evidence.offs()])
+    token = Spread.of([1 / off.token - 1 for off in evidence.point_ratios()])
+    first = Spread.of([1 / off.first - 1 for off in evidence.point_ratios()])
     assert token.count == cells["points"]
     assert token.median == pytest.approx(cells["token"], abs=0.0011)
     assert token.signed == pytest.approx(cells["signed"], abs=0.0011)
     assert first.median == pytest.approx(cells["first"], abs=0.0011)
 
 
-@pytest.mark.parametrize("felt", [TOKEN, FIRST])
-def test_a_point_of_a_server_brings_its_others_nearer(felt: str) -> None:
+@pytest.mark.parametrize("latency", [TOKEN, FIRST])
+def test_a_point_of_a_server_brings_its_others_nearer(latency: str) -> None:
     """With a share that was found without their engine, version and GPU."""
     for at in (NEAR, LOAD, LENGTHS):
-        plain, moved = evidence.errors(felt, at)
+        plain, moved = evidence.errors(latency, at)
         assert len(plain) >= 700
         for share in (0.5, 0.8):
             assert within(moved, share) < within(plain, share), at
-    halves = [within(evidence.errors(felt, at)[1], 0.5) for at in (NEAR, LOAD, LENGTHS)]
+    halves = [within(evidence.errors(latency, at)[1], 0.5) for at in (NEAR, LOAD, LENGTHS)]
     assert halves[0] == min(halves)
 
 
-@pytest.mark.parametrize("felt", [TOKEN, FIRST])
-def test_plans_take_what_all_points_have_in_common(felt: str) -> None:
+@pytest.mark.parametrize("latency", [TOKEN, FIRST])
+def test_plans_take_what_all_points_have_in_common(latency: str) -> None:
     """And nothing at distances where that brought them no nearer."""
-    assert far(felt) == pytest.approx(evidence.ends(felt), abs=0.0006)
+    assert far(latency) == pytest.approx(evidence.ends(latency), abs=0.0006)
     for at in evidence.DISTANCES:
-        common = in_common(felt, at)
-        used = evidence.nearer(felt, at)
+        common = in_common(latency, at)
+        used = evidence.nearer(latency, at)
         assert common is not None
-        assert common.points == len(evidence.scaled(felt, at))
-        assert common.share == pytest.approx(evidence.share(felt, at) * used, abs=0.006)
+        assert common.points == len(evidence.scaled(latency, at))
+        assert common.share == pytest.approx(evidence.share(latency, at) * used, abs=0.006)
         if used:
-            assert (common.low, common.high) == pytest.approx(evidence.interval(felt, at), abs=6e-4)
+            assert (common.low, common.high) == pytest.approx(
+                evidence.interval(latency, at), abs=6e-4
+            )
         for said, off in zip(
-            (common.predicted, common.calibrated), evidence.errors(felt, at), strict=True
+            (common.predicted, common.calibrated), evidence.errors(latency, at), strict=True
         ):
             assert said == pytest.approx([within(off, share) for share in (0.5, 0.8)], abs=6e-4)
 
@@ -145,8 +147,11 @@ def test_another_load_is_moved_by_what_they_have_in_common() -> None:
         other, Measured(PLAN, token=1.2 * then.tpot_seconds, first=1.5 * then.ttft_seconds)
     )
     now = evaluate(other).serve
-    for felt, off, seconds in ((TOKEN, 1.2, now.tpot_seconds), (FIRST, 1.5, now.ttft_seconds)):
-        common, moved = in_common(felt, NEAR), getattr(found, felt)
+    for latency, off, seconds in (
+        (TOKEN, 1.2, now.tpot_seconds),
+        (FIRST, 1.5, now.ttft_seconds),
+    ):
+        common, moved = in_common(latency, NEAR), getattr(found, latency)
         assert moved.factor == pytest.approx(off**common.share)
         assert moved.calibrated_seconds == pytest.approx(seconds * moved.factor)
         assert moved.interval[0] == pytest.approx(moved.calibrated_seconds * common.low)

@@ -155,6 +155,8 @@ READ = {
     ("memcore.models.catalog", "file.name.endswith('.toml')"),
     ("memcore.models.catalog", "name.split('-')"),  # to sort by the numbers in it
     ("memcore.formats.hub", "_says(pattern).search(name)"),  # what publishers call weights
+    ("memcore.formats.overrides", "text.name.endswith('.py')"),  # files
+    ("memcore.formats.reading", "name.endswith('.py')"),
     ("memcore.formats.placement", "pattern.search(name)"),  # llama.cpp's rules on its own names
     ("memcore.formats.snapshot", "name.startswith(STEPS)"),  # what PyTorch's optimizers annotate
     ("memcore.models.families", "name.rpartition('.')"),  # a class of transformers, in config.json

@@ -379,6 +379,15 @@ def test_gpus_that_nobody_can_book_are_said_on_the_page() -> None:
     assert "stand idle" in texts(at)
 
 
+def test_no_gpus_in_a_link_are_told() -> None:
+    at = opened({"gpus": "0", "mb": "2"})
+    alive(at)
+    plan = shown_plan(at)
+    assert (plan.cluster.gpus, plan.train.micro_batch) == (8, 2)
+    assert "gpus (cluster.gpus)" in said(at)
+    assert "must be at least 1, not '0'. Its default, 8, is used" in said(at)
+
+
 def test_a_second_change_can_settle_the_first() -> None:
     at = opened({"model": "gpt2", "seq": "512"})
     at.select_slider(key="train_seq_len").set_value(4096).run()

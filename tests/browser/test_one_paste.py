@@ -1,11 +1,14 @@
-"""A long text that one person pastes, beside another person who moves a slider; and one that is too
-long, which is told."""
+"""A long text that one person pastes, beside another person who moves a slider; one that is too
+long, which is told; and a long config.json, which is planned."""
 
 from __future__ import annotations
 
 import functools
+import json
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
@@ -14,7 +17,8 @@ from playwright.sync_api import Locator, Page, expect
 from protocol import Tab
 
 import rig
-from memcore.formats.texts import MAX_CHARACTERS, MAX_SCRIPT
+from memcore.formats.texts import MAX_CHARACTERS, MAX_JSON, MAX_SCRIPT
+from memcore.models import catalog
 from memcore.plan.link import decode
 
 pytestmark = pytest.mark.long
@@ -63,37 +67,57 @@ def pasted(page: Page, text: str) -> Locator:
     return box
 
 
-def pressed(page: Page, before: Callable[[], None] = lambda: None) -> tuple[int, int]:
+def used(server: rig.Server) -> float:
+    """Milliseconds of a processor that a server has had."""
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def pressed(page: Page, server: rig.Server, before: Callable[[], None]) -> tuple[int, int, float]:
     """When a key was pressed on the slider, right after what is done before, and when the page said
-    the new plan, in milliseconds of the clock."""
+    the new plan, in milliseconds of the clock; and those of a processor that the server had."""
     page.locator('.st-key-train_micro_batch input[type="range"]').first.focus()
     page.evaluate(ANSWERS)
+    start = used(server)
     before()
     page.keyboard.press("ArrowRight")
     at, answered = page.evaluate("answer")
+    taken = used(server) - start
     reading.agrees(page)
-    return at, answered
+    return at, answered, taken
 
 
-def test_another_person_is_answered_while_a_long_text_is_read(open_app: Open) -> None:
-    """As quickly as a person is answered; where the machine is so busy that it takes a person alone
-    as long, in twice that time."""
+def test_another_person_is_answered_while_a_long_text_is_read(
+    open_app: Open, server: rig.Server
+) -> None:
+    """By the clock; or, where other programs have the machine, in that time of a processor, which
+    is all that the server does for both of them until then."""
     other = open_app("/", fresh=True)
     reading.agrees(other)
-    alone, beside = [], []
+    beside = []
     for repeated in PASTED:
-        at, answered = pressed(other)
-        alone.append(answered - at)
         mine = open_app("/")
         box = pasted(mine, (repeated * LENGTH)[:LENGTH])
         mine.evaluate(TELLS)
         read = functools.partial(box.press, "Control+Enter")
-        at, answered = pressed(other, read)
+        at, answered, taken = pressed(other, server, read)
         told = mine.evaluate("told")
         if at < told:
-            beside.append(answered - at)
+            beside.append(min(answered - at, taken))
     assert beside, "each text was read before the key was pressed"
-    assert min(beside) <= max(ANSWERED, 2 * min(alone))
+    assert min(beside) <= ANSWERED, beside
+
+
+def test_a_config_json_of_three_megabytes_is_planned(open_app: Open) -> None:
+    """As one is that lists each of its quantized layers."""
+    page = open_app("/?mb=2")
+    reading.agrees(page)
+    config = dict(catalog.model_entry("llama-2-13b")["config"])
+    config["layers_that_are_listed"] = [f"model.layers.{n}.mlp.up_proj" for n in range(98_000)]
+    content = json.dumps(config)
+    assert 3_100_000 < len(content) < MAX_JSON
+    reading.drop(page, '[data-testid="stMain"] h5', "config.json", content)
+    expect(page.get_by_text("13,015,864,320 parameters")).to_be_visible()
 
 
 @pytest.mark.parametrize("repeated", ["x", "7", "[", "x.", 'x" '])
@@ -131,5 +155,18 @@ def test_a_text_that_is_too_long_is_told(
     expect(said).to_contain_text(f"has {length:,} characters")
     expect(said).to_contain_text(f"at most {most:,}")
     keep_screenshot(page, f"a text of {length} characters")
+    reading.agrees(page)
+    assert reading.addressed(page) == plan
+
+
+def test_no_gpus_in_the_field_for_them_are_refused(open_app: Open) -> None:
+    """By the browser, which says what may stand there."""
+    page = open_app("/?mb=2")
+    reading.agrees(page)
+    plan = reading.addressed(page)
+    box = page.locator(".st-key-cluster_gpus input")
+    box.fill("0")
+    box.press("Enter")
+    assert "1" in box.evaluate("box => box.validationMessage")
     reading.agrees(page)
     assert reading.addressed(page) == plan

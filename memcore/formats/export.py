@@ -16,8 +16,8 @@ import yaml
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.formats import accelerate, deepspeed, hub, registry, servers, trainer
-from memcore.formats.found import Words
 from memcore.formats.megatron import MEGATRON, MOMENTS
+from memcore.formats.programs import Program
 from memcore.formats.reading import MODEL, read_files
 from memcore.formats.servers import Server
 from memcore.formats.texts import Text
@@ -109,34 +109,36 @@ def _matters(plan: Plan, path: str) -> bool:
     return when is None or when(lambda other: get(plan, other), plan.architecture)
 
 
-def _word_of(table: Mapping[str, str], value: str) -> str | None:
-    """The first word of a program for a plan's, if there is one."""
-    return next((theirs for theirs, mine in table.items() if mine == value), None)
+def _document(program: Program, plan: Plan, own: Mapping[str, Any]) -> dict[str, Any]:
+    """What a program of the Trainer's kin writes of a plan, with what no table says of its own."""
+    rows = (*trainer.HF.rows["read"], *trainer.HF.rows["written"])
+    by_key = {key: row for row in rows for key in row.keys}
+
+    def said(key: str) -> Any:
+        row = by_key[key]
+        return row.written(get(plan, row.to[0]))
+
+    half, recomputes = plan.train.precision.partition("-")[0], plan.train.checkpointing != "none"
+    kwargs = (
+        {"use_reentrant": plan.train.reentrant} if recomputes or program is trainer.TRL else None
+    )
+    own = {
+        "packing": True,
+        "sample_packing": True,
+        "bf16": half == "bf16",
+        "fp16": half == "fp16",
+        "gradient_checkpointing_kwargs": kwargs,
+        **own,
+    }
+    names = program.listed("writes")
+    return {name: own[name] if name in own else said(name) for name in names}
 
 
 def _trainer(plan: Plan) -> dict[str, str]:
     """TRL's YAML, and what shards beside it."""
     t = plan.train
     files: dict[str, str] = {}
-    document: dict[str, Any] = {
-        "model_name_or_path": _name(plan),
-        "per_device_train_batch_size": t.micro_batch,
-        "gradient_accumulation_steps": t.grad_accumulation,
-        "max_length": t.seq_len,
-        "packing": True,
-        "gradient_checkpointing": t.checkpointing != "none",
-        "gradient_checkpointing_kwargs": {"use_reentrant": t.reentrant},
-        "optim": _word_of(trainer.HF.words["optimizers"], t.optimizer),
-        "attn_implementation": _word_of(trainer.HF.words["attention"], t.attention),
-        "dataloader_num_workers": t.loader_workers,
-        "dataloader_prefetch_factor": t.loader_prefetch,
-        "dataloader_pin_memory": t.loader_pin_memory,
-        "bf16": t.precision.startswith("bf16"),
-        "fp16": t.precision.startswith("fp16"),
-        "activation_offloading": t.offload_activations == "cpu",
-        "use_liger_kernel": t.kernels == "liger",
-        "torch_compile": t.kernels == "compile",
-    }
+    document = _document(trainer.TRL, plan, {"model_name_or_path": _name(plan)})
     if t.precision.endswith("-pure"):
         document["torch_dtype"] = "bfloat16" if t.precision.startswith("bf16") else "float16"
     if t.adapter != "none":
@@ -153,26 +155,8 @@ def _trainer(plan: Plan) -> dict[str, str]:
 def _axolotl(plan: Plan) -> dict[str, str]:
     """axolotl's YAML, and DeepSpeed's beside it."""
     t, p = plan.train, plan.parallel
-    half, recomputes = t.precision.partition("-")[0], t.checkpointing != "none"
     files: dict[str, str] = {}
-    document: dict[str, Any] = {
-        "base_model": _name(plan),
-        "sequence_len": t.seq_len,
-        "sample_packing": True,
-        "micro_batch_size": t.micro_batch,
-        "gradient_accumulation_steps": t.grad_accumulation,
-        "optimizer": _word_of(trainer.HF.words["optimizers"], t.optimizer),
-        "attn_implementation": _word_of(trainer.HF.words["attention"], t.attention),
-        "gradient_checkpointing": recomputes,
-        "bf16": half == "bf16",
-        "fp16": half == "fp16",
-        "dataloader_num_workers": t.loader_workers,
-        "dataloader_prefetch_factor": t.loader_prefetch,
-        "dataloader_pin_memory": t.loader_pin_memory,
-        "torch_compile": t.kernels == "compile",
-    }
-    if recomputes:
-        document["gradient_checkpointing_kwargs"] = {"use_reentrant": t.reentrant}
+    document = _document(trainer.AXOLOTL, plan, {"base_model": _name(plan)})
     if t.offload_activations == "cpu":
         document["activation_offloading"] = True
     chunked = t.cross_entropy == "chunked"
@@ -241,10 +225,7 @@ def _fsdp(plan: Plan) -> dict[str, Any]:
 def _deepspeed(plan: Plan) -> str:
     t = plan.train
 
-    def section(name: str) -> dict[str, Any]:
-        return {row.keys[0]: get(plan, row.to[0]) for row in deepspeed.ZERO.rows[name]}
-
-    zero: dict[str, Any] = {"stage": t.zero, **section("counts")}
+    zero: dict[str, Any] = {"stage": t.zero, **deepspeed.ZERO.written(plan, "counts")}
     if t.overlap_comm != "auto":
         zero["overlap_comm"] = t.overlap_comm == "on"
     for name, rests in (
@@ -252,7 +233,7 @@ def _deepspeed(plan: Plan) -> str:
         ("offload_param", t.offload_parameters),
     ):
         if rests != "none":
-            zero[name] = section(name)
+            zero[name] = deepspeed.ZERO.written(plan, name)
     document = {
         "train_micro_batch_size_per_gpu": t.micro_batch,
         "gradient_accumulation_steps": t.grad_accumulation,
@@ -364,20 +345,14 @@ def _server(plan: Plan, server: Server) -> dict[str, str]:
     """The command that starts a server, of those options that its reader knows."""
     s, words = plan.serve, [*SERVERS[server.engine]]
     words += [_file(plan) if server.engine == LLAMA_CPP else _name(plan)]
-    for row in (row for row in server.rows["read"] if row.to and row.keys):
-        path, option = row.to[0], max(row.keys, key=len)
-        value = get(plan, path)
-        if path == "serve.value_dtype" and value == "same":
-            value = s.kv_dtype
-        text: str | None = str(value)
-        if isinstance(row.how, Words):
-            text = _word_of(row.how.table, value)
-        elif row.how is None:
-            text = None if value == row.on else ""
-        if value in (0, 0.0, "auto", "same") or text == "":  # which the program decides
+    said = server.written(plan)
+    if said.get("cache_type_v", "") is None:  # as keys are
+        said["cache_type_v"] = said["cache_type_k"]
+    for option, value in said.items():
+        if value in (None, False, 0, 0.0, "auto", "same"):  # which the program decides
             continue
         name = f"--{option if server.engine == UNDERSCORED else _hyphens(option)}"
-        words += [name] if row.how is None else [] if text is None else [name, text]
+        words += [name] if value is True else [name, str(value)]
     if server.engine == "vllm":
         words += ["--no-enable-chunked-prefill"] if s.prefill == "whole" else []
         words += ["--speculative-config", _guesses(plan)] if s.draft_tokens else []
@@ -433,7 +408,8 @@ def _draft(plan: Plan) -> str:
 def _guesses(plan: Plan) -> str:
     """Who guesses, as vLLM is told."""
     s = plan.serve
-    method = _word_of(servers.SHARED.words["guessers"], s.draft_model)
+    guessers = servers.SHARED.words["guessers"].items()
+    method = next((theirs for theirs, ours in guessers if ours == s.draft_model), None)
     who = {"method": method} if method else {"model": _draft(plan)}
     return json.dumps({**who, "num_speculative_tokens": s.draft_tokens})
 

@@ -1,10 +1,6 @@
-"""Failures: what a program says when memory runs out: a measurement of what it needed at the least.
+"""Failures: what a program says when memory ran out: a measurement of what it needed at the least.
 
-Texts of PyTorch since 1.12 (CUDA and HIP; c10/cuda/CUDACachingAllocator.cpp of 2.13), of JAX and
-XLA, of llama.cpp (ggml's backends) and Ollama; of vLLM 0.33 (v1/core/kv_cache_planning.py,
-v1/worker/utils.py) and SGLang 0.5.23 (pool_configurator.py, kv_cache_configurator.py), whose cache
-has no room or which do not start; of TensorRT-LLM (py_executor_creator.py); of bitsandbytes, which
-gives no figure.
+The texts of PyTorch, JAX, llama.cpp, servers and others are in presets/programs/failures.toml.
 """
 
 from __future__ import annotations
@@ -14,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from memcore.formats.programs import Program
 from memcore.units import GiB, KiB, MiB, TiB, bytes_text
 
 SIZES = {
@@ -22,80 +19,31 @@ SIZES = {
        for unit in (name, f"{name}iB")},
 }  # fmt: skip
 _NUMBER = r"(?<![\d.])\d[\d.]{0,30}"
-_SIZE = rf"({_NUMBER}) ?(bytes|[KMGT]iB|[KMGT](?![A-Za-z]))"
-_GIB = rf"(?P<GiB>{_NUMBER})"
-_BYTES = r"(?P<bytes>\d{1,20})"
-_MARK = re.compile(
-    r"out of\s{1,9}memory|OutOfMemory|RESOURCE_EXHAUSTED|Resource exhausted|failed to allocate"
-    r"|more system memory|memory allocation of size|Requested amount of GPU memory",
-    re.IGNORECASE,
-)
-_COUNT = r"(-?\d{1,18})"
-# What servers say where their cache has no room or where they do not start, with the word of
-# serve.engine; and the tokens of the longest sequence, and of the cache.
-_STARTS = (
-    r"is less than (?:desired GPU memory utilization|the engine's budget[^\n]{0,80}weights)"
-    rf" \(({_NUMBER}), "
-)
-SERVERS = (
-    ("vllm", rf"No available memory for the cache blocks|max seq len \(\d{{1,18}}\)|{_STARTS}"),
-    (
-        "sglang",
-        (
-            r"is larger than the profiled value -?\d{1,18}"
-            r"|Not enough memory[^\n]{0,200}mem-fraction-static"
-        ),
-    ),
-    ("tensorrt-llm", r"Executor creation failed due to insufficient GPU memory"),
-)
-EMPTY = r"No available memory for the cache blocks|profiled value -|Not enough memory"
-PART = r"component could not be created: ([^\n]{1,80})"
-LONGEST = (rf"max seq len \({_COUNT}\)",)
-ROOM = (
-    rf"can be stored in KV cache \({_COUNT}\)",
-    rf"estimated maximum model length is {_COUNT}",
-    rf"larger than the profiled value {_COUNT}",
-)
-_NO_FIGURE = re.compile(
-    r"Error out of memory at line \d{1,9} in file"  # of bitsandbytes
-    r"|ErrorOutOfMemory|CUDA error: out of memory|cudaErrorMemoryAllocation"
-)
-# Of each figure the ways in which it is written.
-WRITTEN = {
-    "asked": (
-        rf"Tried to allocate {_SIZE}",
-        rf"trying to allocate {_SIZE}",
-        rf"allocating {_SIZE}",
-        rf"{_SIZE} KV cache is needed",
-        rf"{_STARTS}{_GIB} GiB\)",
-        rf"failed to allocate \S{{1,80}} buffer of size {_BYTES}",
-        rf"failed to allocate buffer, size = {{1,9}}{_SIZE}",
-        rf"memory allocation of size {_BYTES} failed",
-        rf"Requested amount of GPU memory \({_BYTES} bytes\)",
-        rf"requires more system memory \({_SIZE}\)",
-        rf"Used {_SIZE} of [\d.]{{1,30}}[KMGT] hbm",
-    ),
-    "total": (
-        rf"{_SIZE} total capacity",
-        rf"total capac(?:i)?ty of {_SIZE}",
-        rf"Free memory on device [^\s(]{{1,40}} \([\d.]{{1,30}}/{_GIB} GiB\)",
-        rf"Used [\d.]{{1,30}}[KMGT] of {_SIZE} hbm",
-        rf"Total GPU memory \(GiB\): {_GIB}",
-    ),
-    "allowed": (rf"{_SIZE} allowed",),
-    "allocated": (rf"{_SIZE} already allocated", rf"{_SIZE} is allocated by PyTorch"),
-    "reserved": (rf"{_SIZE} reserved in total by PyTorch",),
-    "idle": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
-    "process": (rf"this process has {_SIZE} memory in use",),
-    "free": (
-        rf"of which {_SIZE} is free",
-        rf"{_SIZE} free",
-        rf"available KV cache memory \({_SIZE}\)",
-        rf"Free memory on device [^\s(]{{1,40}} \({_GIB}/",
-        rf"component creation attempt \(GiB\): {_GIB}",
-        rf"than is available \({_SIZE}\)",
-    ),
+# What stands in the texts of the table for a number.
+NUMBERS = {
+    "NUMBER": _NUMBER,
+    "SIZE": rf"({_NUMBER}) ?(bytes|[KMGT]iB|[KMGT](?![A-Za-z]))",
+    "GIB": rf"(?P<GiB>{_NUMBER})",
+    "BYTES": r"(?P<bytes>\d{1,20})",
+    "COUNT": r"(-?\d{1,18})",
 }
+MESSAGES = Program("failures").table
+
+
+def _pattern(text: str) -> str:
+    """A text of the table as a pattern."""
+    for name, pattern in {"STARTS": MESSAGES["starts"], **NUMBERS}.items():
+        text = text.replace(f"{{{name}}}", pattern)
+    return text
+
+
+STARTS = _pattern("{STARTS}")  # of a server that asks for a share of what others have
+WRITTEN, COUNTED = (
+    {figure: tuple(map(_pattern, ways)) for figure, ways in MESSAGES[kind].items()}
+    for kind in ("written", "counted")
+)
+SERVERS = {name: _pattern(text) for name, text in MESSAGES["servers"].items()}
+_MARK = re.compile(MESSAGES["mark"], re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +129,11 @@ class Failure:
 def failure(content: str) -> Failure | None:
     """The last message of that kind in a text, however long that is; None where there is none."""
     content = _near(content)
-    engine = next((name for name, text in SERVERS if re.search(text, content)), "")
+    engine = next((name for name, text in SERVERS.items() if re.search(text, content)), "")
     said = {name: _last(content, ways) for name, ways in WRITTEN.items()}
     if engine:
-        longest, room = (max(0, _count(content, ways)) for ways in (LONGEST, ROOM))
-        starts, part = re.search(_STARTS, content), re.search(PART, content)
+        longest, room = (max(0, _count(content, COUNTED[name])) for name in ("longest", "room"))
+        starts, part = re.search(STARTS, content), re.search(MESSAGES["part"], content)
         return Failure(
             said["asked"],
             said["total"],
@@ -193,12 +141,12 @@ def failure(content: str) -> Failure | None:
             engine=engine,
             longest=longest,
             room=room,
-            empty=bool(re.search(EMPTY, content)),
+            empty=bool(re.search(MESSAGES["empty"], content)),
             share=min(1.0, float(starts[1][:8].rstrip("."))) if starts else 0,
             part=part[1].strip() if part else "",
         )
     if not (_MARK.search(content) and said["asked"]):
-        return Failure() if _NO_FIGURE.search(content) else None
+        return Failure() if re.search(MESSAGES["no_figure"], content) else None
     if not said["reserved"] and said["allocated"]:
         said["reserved"] = said["allocated"] + said["idle"]
     names = ("asked", "total", "free", "allocated", "reserved", "process")
@@ -211,7 +159,7 @@ NEAR, MOST_NEAR = 4_000, 300_000  # characters around a message, and of the last
 # What each of them has, in small letters: a pattern that begins with letters is looked for quickly.
 _BEGINS = tuple(
     re.compile(way.lower())
-    for ways in (_MARK.pattern, *(ways for _, ways in SERVERS), _NO_FIGURE.pattern)
+    for ways in (MESSAGES["mark"], *SERVERS.values(), MESSAGES["no_figure"])
     for way in re.split(r"\|(?![^(]*\))", ways)
 )
 

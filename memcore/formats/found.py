@@ -8,15 +8,17 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memcore.errors import Issue, shown
-from memcore.formats.failures import Failure
 from memcore.formats.texts import UNSET
 from memcore.hardware.accelerator import Accelerator
 from memcore.models.model import Model
 from memcore.plan.plan import limits_of
 from memcore.words.training import ALL_LINEAR
+
+if TYPE_CHECKING:
+    from memcore.formats.failures import Failure
 
 AUTO = "auto"  # what DeepSpeed and transformers fill in from each other
 MOST_KEYS = 1_000  # of a file that no program knows, which are looked at one by one

@@ -8,11 +8,11 @@ import re
 from pathlib import Path, PurePosixPath
 
 from memcore.formats.found import Draft
+from memcore.formats.programs import Program
 from memcore.models import catalog
 from memcore.words import engines
 from memcore.words.stored import WEIGHT_DTYPES
 
-# What a name says of how weights are stored, with the word of serve.weight_dtype; the first counts.
 BARE = "nf4-double"  # of a name that says 4bit and no more
 BITS = "[-_]?bits?"
 LLAMA_CPP = sorted(  # the longest first, which begin as others do
@@ -20,51 +20,14 @@ LLAMA_CPP = sorted(  # the longest first, which begin as others do
     key=len,
     reverse=True,
 )
-STORED = (
-    (r"nvfp4(?:a16)?(?:-v\d)?|fp4", "nvfp4"),
-    (r"mxfp4", "mxfp4"),
-    (r"mxfp8", "mxfp8"),
-    (r"fp8-dynamic|fp8[-_]block|fp8[-_]kv|fp8|float8|w8a8[-_]fp8", "fp8"),
-    (rf"hqq[-_]4{BITS}|4{BITS}(?:gs\d+)?[-_]hqq|hqq", "int4-g64-zeros"),
-    (rf"bnb[-_]4{BITS}|nf4|4{BITS}[-_]bnb", "nf4-double"),
-    (rf"int8|w8a8|w8a16|8{BITS}", "int8"),
-    (rf"int3|w3a16|3{BITS}", "int3"),
-    (rf"int2|w2a16|2{BITS}", "int2"),
-    (r"(?:32g|g32|gs32)", "int4-g32"),
-    (r"(?:64g|g64|gs64)", "int4-g64"),
-    (r"awq|gptq(?:model)?|w4a16|w4a8|w4afp8|auto-?round|int4|128g|g128|gs128", "int4"),
-    (rf"4{BITS}", BARE),
-    (rf"5{BITS}", "mlx-5bit"),  # which nobody else publishes
-    (rf"6{BITS}", "mlx-6bit"),
-    *((rf"q{n}[_-]k[_-]xl", f"ud-q{n}_k_xl") for n in (2, 4, 5, 6, 8)),  # unsloth's alone
-    *((re.sub("[_-]", "[_-]", word), word) for word in LLAMA_CPP),
-    *((rf"q{n}[_-]k", f"q{n}_k_m") for n in (3, 4, 5)),  # llama-quantize's other names
-    ("bf16", "bf16"),
-    ("f(?:p)?16", "fp16"),
-    ("f(?:p)?32", "fp32"),
-)
-# Types of llama.cpp's that no plan has, and the planned one with about as many bits.
-NEAR = (
-    (r"q8(?:_\w+)?", "q8_0"),
-    (r"q6(?:_\w+)?", "q6_k"),
-    (r"q5(?:_\w+)?", "q5_k_m"),
-    (r"iq4_\w+", "iq4_xs"),
-    (r"q4(?:_?\w+)?", "q4_k_m"),
-    (r"i?q3(?:_\w+)?", "q3_k_m"),
-    (r"i?q2(?:_\w+)?", "q2_k"),
-)
-# Parts of a name that leave every shape as it is.
-TUNED = frozenset(
-    (
-        *("instruct", "chat", "it", "hf", "base", "sft", "dpo", "original", "unsloth", "meta"),
-        *("quantized", "smoothquant", "mlx", "dwq", "sym", "asym", "mixed", "static"),
-        *("inc", "calib", "preview"),
-        *("dynamic", "ud", "gguf", "bnb", "deduped", "turbo", "thinking", "think"),
-        *("qat", "i1", "imat", "imatrix", "mtp"),
-        *("2407", "2409", "2410", "2411", "2412", "2501", "2503", "2506", "2507", "2508", "2509"),
-        *("0711", "0905"),
-    )
-)
+HUB = Program("hub")
+STORED = tuple(
+    (pattern.replace("{BITS}", BITS).replace("{GGUF}", re.sub("[-_]", "[-_]", word)),
+     said.replace("{GGUF}", word))
+    for pattern, said in HUB.table["stored"]
+    for word in (LLAMA_CPP if "{GGUF}" in pattern else ("",))
+)  # fmt: skip
+NEAR = tuple(map(tuple, HUB.table["near"]))
 SPLIT = re.compile(r"-\d{5}-of-\d{5}$")  # of a file in parts: llama-gguf-split's names
 OWNER = re.compile(r"[a-z][a-z-]*_(?=[a-z])")  # whose model it is, in names such as google_gemma-3
 PUBLISHED = re.compile(r"huggingface\.co/([\w.-]+/([\w.-]+))")  # where a preset's shapes are from
@@ -153,7 +116,7 @@ def _parts(name: str) -> tuple[str, ...]:
         name = _says(pattern).sub("", name)
     name = re.sub(r"[.](?=(?:i1|imat|imatrix)$)", "-", name)
     parts = re.split(r"[-_]", re.sub(r"^((?:meta-)?[a-z]+)(?=\d)", r"\1-", name))
-    return tuple(part for part in parts if part and part not in TUNED)
+    return tuple(part for part in parts if part and part not in HUB.names["tuned"])
 
 
 @functools.cache

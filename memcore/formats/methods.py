@@ -1,7 +1,7 @@
 """Methods: what a training is towards, where it is more than the next token: pairs of answers, and
 rollouts that a policy makes.
 
-Sources: trl 1.16's DPOConfig, GRPOConfig and scripts, axolotl's schemas of `trl` and `vllm`.
+Their keys are in presets/programs/methods.toml.
 """
 
 from __future__ import annotations
@@ -9,50 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from memcore.formats.found import Around, Draft, Keys, positive, share
+from memcore.formats.found import Around, Draft, Keys
+from memcore.formats.programs import Program
 from memcore.words.training import AS_LOADED
 
 PAIRS = "a pair is two sequences of plain fine-tuning here"
 SINGLE = "answers are sequences of plain fine-tuning here"
-# What is trained towards by pairs of answers or by single ones.
+METHODS = Program("methods")
 PAIRED = {
-    **dict.fromkeys(("dpo", "ipo", "nca", "orpo", "simpo", "cpo", "rm", "reward"), PAIRS),
-    **dict.fromkeys(("kto", "bco"), SINGLE),
+    **dict.fromkeys(METHODS.names["pairs"], PAIRS),
+    **dict.fromkeys(METHODS.names["single"], SINGLE),
 }
-# What of it is held against a frozen reference, and losses that want none (LLaMA-Factory 0.9.5:
-# hparams/finetuning_args.py, use_ref_model).
-REFERRED = ("dpo", "ipo", "nca", "kto", "bco")
-UNREFERRED = ("orpo", "simpo")
-# What a program is called that trains towards it: a command of TRL's, a script, a class of Python.
-CALLED = re.compile(
-    r"(?:^|[_/.-])(online_?dpo|nash_?md|xpo|gkd|prm|sdft|distillation|dpo|kto|bco|orpo|cpo|simpo|grpo"
-    r"|gspo|gmpo|rloo|ppo|reward_modeling|reward|rm)(?=$|[_.-]|config|trainer)"
-)
-ALIKE = {"reward_modeling": "reward", "gspo": "grpo", "gmpo": "grpo", "rloo": "grpo"}
-SIMPO, DPO = ("gamma_beta_ratio", "simpo_gamma"), ("max_prompt_length", "beta", "pref_beta")
-# What generates as GRPO does, and is trained otherwise.
-OTHERS = (
-    *("ebft", "online_dpo", "onlinedpo", "nash_md", "nashmd", "xpo", "gkd", "distillation"),
-    "sdft",
-)
-# How TRL's trainers make the log-probabilities: of versions to 1.14, of those with Liger's kernels,
-# and of 1.15 and later, which give DPO, GRPO, KTO and RLOO the fused head of SFT (trl/trainer/
-# *_trainer.py: add_fused_lm_head; trl/experimental/orpo and cpo keep outputs.logits). LLaMA-Factory
-# 0.9.5 makes whole logits in all stages but sft and pt (model_utils/liger_kernel.py:
-# require_logits; train/dpo/trainer.py).
-LOSSES = {
-    **dict.fromkeys(("dpo", "ipo", "nca", "kto", "bco", "grpo"), ("eager", "chunked", "chunked")),
-    **dict.fromkeys(("orpo", "simpo", "cpo"), ("eager", "eager", "eager")),
-}
-# Keys that TRL's configs had, and have no more since before 1.15.
-OLDER = {
-    *("max_prompt_length", "torch_dtype", "use_liger_loss", "label_pad_token_id"),
-    *("rpo_alpha", "reference_free", "generate_during_eval"),
-}
+REFERRED = METHODS.names["referred"]
+LOSSES = METHODS.names["chunked"] | METHODS.names["whole"]  # of whose trainers it is known
+CALLED = re.compile(METHODS.table["called"])
 SINCE = (
     "logits are whole, as TRL makes them to 1.14; from 1.15 on set train.cross_entropy to chunked"
 )
-SHARE = "serve.memory_utilization"
 ANSWER = 512  # tokens of an answer where nobody says how many (trl 1.16's GRPOConfig)
 FIRST = "the prompt comes before it: set train.seq_len to both"
 
@@ -62,7 +35,8 @@ def called(started: Iterable[str]) -> str:
     nothing."""
     words = (word for word in started if word.endswith(".py") or "/" not in word)
     found = next((found[1] for word in words if (found := CALLED.search(word.lower()))), "")
-    return ALIKE.get(found, found)
+    alike: str = METHODS.table["alike"].get(found, found)
+    return alike
 
 
 def beside(command: Iterable[str], draft: Draft) -> None:
@@ -81,7 +55,7 @@ def read(keys: Keys, draft: Draft, started: Iterable[str]) -> str:
     if not kind and (kind := called(started)):
         named = kind
     generates = {"num_generations", "max_completion_length"} & keys.values.keys()
-    if kind in ("grpo", "gdpo", "ppo") or (generates and kind not in OTHERS):
+    if kind in ("grpo", "gdpo", "ppo") or (generates and kind not in METHODS.names["others"]):
         key = keys.named("rl", "stage", "num_generations", "max_completion_length")
         draft.put("together.kind", kind if kind == "ppo" else "grpo", key)
         _rollouts(keys, draft)
@@ -89,12 +63,11 @@ def read(keys: Keys, draft: Draft, started: Iterable[str]) -> str:
     if kind in PAIRED:
         paired(draft, named, PAIRED[kind])
         return kind
-    if any(keys.values.get(mark) is not None for mark in SIMPO):
-        paired(draft, keys.named(*SIMPO), PAIRS)
-        return "simpo"
-    if any(keys.values.get(mark) is not None for mark in DPO):
-        paired(draft, keys.named(*DPO), PAIRS)
-        return "dpo"
+    for method in ("simpo", "dpo"):
+        marks = METHODS.listed(method)
+        if any(keys.values.get(mark) is not None for mark in marks):
+            paired(draft, keys.named(*marks), PAIRS)
+            return method
     if kind not in ("", "sft", "pt"):
         draft.leave(named, f"{kind} is not planned: fine-tuning of one sequence an example is")
         draft.otherwise("train.cross_entropy", "eager", named)  # of whole logits, as trl's are
@@ -108,10 +81,11 @@ def read(keys: Keys, draft: Draft, started: Iterable[str]) -> str:
 
 def loss(keys: Keys, draft: Draft, towards: str, of_trl: bool, liger: bool) -> None:
     """How the log-probabilities of a trainer in LOSSES are made."""
-    plain, with_liger, later = LOSSES[towards]
+    in_chunks = of_trl and towards in METHODS.names["chunked"]
     key = keys.written("loss_type")
-    draft.put("train.cross_entropy", with_liger if of_trl and liger else plain, key, towards)
-    if of_trl and not liger and later != plain and not OLDER & keys.values.keys():
+    how = "chunked" if in_chunks and liger else "eager"
+    draft.put("train.cross_entropy", how, key, towards)
+    if in_chunks and not liger and not METHODS.names["older"] & keys.values.keys():
         draft.leave(key, SINCE)
 
 
@@ -153,23 +127,9 @@ def _rollouts(keys: Keys, draft: Draft) -> None:
         )
     section = keys.inner("vllm") if isinstance(keys.values.get("vllm"), Mapping) else Keys({})
     draft.put("serve.engine", "vllm", keys.written("use_vllm"), True)
-    for path, how, name, inner in (
-        (
-            "serve.memory_utilization",
-            share,
-            "vllm_gpu_memory_utilization",
-            "gpu_memory_utilization",
-        ),
-        ("together.engine_tp", positive, "vllm_tensor_parallel_size", "tensor_parallel_size"),
-        ("serve.max_seq_len", positive, "vllm_max_model_length", "max_model_len"),
-    ):
-        draft.read(keys, path, how, name)
-        draft.read(section, path, how, inner)
-    draft.otherwise(SHARE, 0.3, keys.written("vllm_gpu_memory_utilization"))
-    draft.otherwise("together.engine_tp", 1, keys.written("vllm_tensor_parallel_size"))
-    asleep = keys.on("vllm_enable_sleep_mode")
-    draft.put("together.asleep", "all" if asleep else "nothing",
-              keys.written("vllm_enable_sleep_mode"), asleep)  # fmt: skip
+    METHODS.read(keys, draft, "engine")
+    METHODS.read(section, draft, "section")
+    METHODS.read(keys, draft, "usual")
 
 
 def referred(keys: Keys, draft: Draft, kind: str, key: str, word: str = AS_LOADED) -> None:
@@ -177,7 +137,11 @@ def referred(keys: Keys, draft: Draft, kind: str, key: str, word: str = AS_LOADE
     the loss wants none, or where what it says of each answer was made before."""
     loss = keys.take("pref_loss")
     before = keys.on("precompute_ref_log_probs")
-    if kind in REFERRED and loss not in UNREFERRED and not (before or keys.on("reference_free")):
+    if (
+        kind in REFERRED
+        and loss not in METHODS.names["unreferred"]
+        and not (before or keys.on("reference_free"))
+    ):
         draft.put("train.reference", word, key, f"{kind}: a frozen reference")
 
 

@@ -33,6 +33,7 @@ from memcore.formats.found import (
     share,
     whole,
 )
+from memcore.plan.plan import Plan, get
 
 
 def _chunk(value: Any) -> int:
@@ -105,6 +106,17 @@ class Row:
         self._put(draft, self.sets, key)
         for path in self.to if self.usually is not None else ():
             draft.otherwise(path, self.usually, self.by or keys.written(self.keys[0]))
+
+    def written(self, value: Any) -> Any:
+        """What the first of the keys says of a field's value; None where the program has no word
+        for it."""
+        if isinstance(self.how, Words):
+            return next((theirs for theirs, ours in self.how.table.items() if ours == value), None)
+        if self.how is _to_host:
+            return value == "cpu"
+        if self.on is not None or self.off is not None:
+            return value == self.on if self.on is not None else value != self.off
+        return value
 
     def _put(self, draft: Draft, value: Any, key: str, given: Any = None) -> None:
         for path in self.to if value is not None else ():
@@ -211,6 +223,11 @@ class Program:
         """What the keys of a file say by the rows of one list."""
         for row in self.rows[name]:
             row.read(keys, draft)
+
+    def written(self, plan: Plan, name: str = "read") -> dict[str, Any]:
+        """What the rows of one list say of a plan, by the first key of each."""
+        rows = (row for row in self.rows[name] if row.to and row.keys)
+        return {row.keys[0]: row.written(get(plan, row.to[0])) for row in rows}
 
     def end(self, keys: Keys, draft: Draft) -> None:
         """Tells of the keys that nothing was made of."""

@@ -257,23 +257,18 @@ def _megatron(plan: Plan) -> dict[str, str]:
     batch = t.micro_batch * t.grad_accumulation * plan.dp
     words: list[Any] = ["torchrun", "--nproc_per_node", plan.gpus_in_node]
     words += ["--nnodes", plan.cluster.gpus // plan.gpus_in_node, "pretrain_gpt.py"]
-    words += ["--micro-batch-size", t.micro_batch, "--global-batch-size", batch]
-    words += ["--seq-length", t.seq_len, *_layers(_config(plan))]
-    for option, size in (
-        ("tensor-model", p.tp),
-        ("pipeline-model", p.pp),
-        ("context", p.cp),
-        ("expert-model", p.ep),
-        ("expert-tensor", p.etp),
-    ):
-        words += [f"--{option}-parallel-size", size]
-    if p.virtual_stages > 1:
-        words += ["--num-virtual-stages-per-pipeline-rank", p.virtual_stages]
+    words += ["--global-batch-size", batch, *_layers(_config(plan))]
+    said = MEGATRON.written(plan)
+    alone = {"num_virtual_stages_per_pipeline_rank": p.virtual_stages == 1, "save_interval": True}
+    of_full = {name: t.checkpointing != "full" for name in said if name.startswith("recompute_")}
+    for name, value in said.items():
+        if value and not {**alone, **of_full}.get(name):
+            words += [f"--{_hyphens(name)}", value]
     on = [row.keys[0] for row in MEGATRON.rows["switches"] if get(plan, row.to[0])]
     on += ["sequence_parallel"] if p.sequence_parallel else []
     on += ["use_distributed_optimizer"] if t.zero else []
     on += ["use_megatron_fsdp"] if t.zero == 3 else []
-    words += [f"--{name.replace('_', '-')}" for name in on]
+    words += [f"--{_hyphens(name)}" for name in on]
     if t.zero == 3:
         words += ["--data-parallel-sharding-strategy", "optim_grads_params"]
         words += ["--ckpt-format", "fsdp_dtensor"]
@@ -284,33 +279,16 @@ def _megatron(plan: Plan) -> dict[str, str]:
         words += ["--recompute-granularity", t.checkpointing]
     if t.checkpointing == "selective":
         words += ["--recompute-modules", *listed(t.recompute_modules)]
-    if t.checkpointing == "full":
-        words += ["--recompute-method", t.recompute_method]
-        words += ["--recompute-num-layers", t.recompute_num_layers]
     if FULL_ITERATION in (graphs := listed(t.cuda_graphs)):
         words += ["--cuda-graph-impl", FULL_ITERATION, "--no-check-for-nan-in-loss-and-grad"]
     elif graphs:
         words += ["--cuda-graph-impl", "transformer_engine", "--cuda-graph-modules", *graphs]
-    if t.mtp_layers:
-        words += ["--mtp-num-layers", t.mtp_layers]
-    words += ["--optimizer", {"adamw": "adam", AWARE: "adam"}.get(t.optimizer, t.optimizer)]
     if t.optimizer == AWARE:
-        words += ["--use-precision-aware-optimizer"]
-        words += [w for name in MOMENTS for w in (f"--{name.replace('_', '-')}", "bf16")]
+        words += ["--optimizer", "adam", "--use-precision-aware-optimizer"]
+        words += [w for name in MOMENTS for w in (f"--{_hyphens(name)}", "bf16")]
     return {"train.sh": _command(words)}
 
 
-SIZES = {
-    "--num-layers": "num_hidden_layers",
-    "--hidden-size": "hidden_size",
-    "--num-attention-heads": "num_attention_heads",
-    "--ffn-hidden-size": "intermediate_size",
-    "--kv-channels": "head_dim",
-    "--num-experts": "num_local_experts",
-    "--moe-router-topk": "num_experts_per_tok",
-    "--max-position-embeddings": "max_position_embeddings",
-    "--vocab-size": "vocab_size",
-}
 # Families of which Megatron's options say all that their config.json says.
 BY_OPTIONS = ("llama", "mistral", "qwen2", "mixtral")
 
@@ -319,8 +297,9 @@ def _layers(config: Mapping[str, Any]) -> list[Any]:
     """The options that describe the model, where options can."""
     if config.get("model_type") not in BY_OPTIONS:
         return []
-    words = [word for option, name in SIZES.items() if config.get(name)
-             for word in (option, config[name])]  # fmt: skip
+    sizes = MEGATRON.table["config"].items()
+    words = [word for name, option in sizes if config.get(name)
+             for word in (f"--{_hyphens(option)}", config[name])]  # fmt: skip
     if groups := config.get("num_key_value_heads"):
         words += ["--group-query-attention", "--num-query-groups", groups]
     words += ["--swiglu", "--normalization", "RMSNorm", "--position-embedding-type", "rope"]

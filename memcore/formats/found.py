@@ -329,12 +329,6 @@ class Draft:
         if prompts:
             self.later.append(shared_out)
 
-    def starts(self, keys: Keys, nodes: str, each: Sequence[str], usual: int = 0) -> None:
-        """Machines, and the ranks that so many GPUs of each make: `usual` where nobody says it."""
-        machines = self.count(keys, nodes) or 1
-        self.nodes = max(self.nodes, machines)
-        self.ranks = max(self.ranks, machines * (self.count(keys, *each) or usual))
-
     def leave(self, key: str, why: str) -> None:
         """A key that moves memory or time, and that no plan says."""
         self.left.append(Issue(key, why))

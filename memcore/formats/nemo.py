@@ -68,8 +68,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         named = shown(base if isinstance(base, str) else ", ".join(map(str, base)))
         draft.leave("defaults", f"what {named} sets, which is not in the file, is not read")
     keys = Keys({NEMO.renamed.get(name, name): value for name, value in reversed(flat.items())})
-    draft.model = draft.model or str(keys.one(*NEMO.listed("model")) or "")
-    draft.starts(keys, "num_nodes", ("devices", "gpus_per_node"))
+    NEMO.begin(keys, draft)
     if isinstance(values.get("grpo"), Mapping):
         _rollouts(values, draft)
     half = str(keys.take("precision", "mixed_precision") or "bf16").lower()

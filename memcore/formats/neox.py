@@ -59,7 +59,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if half:
         draft.put("train.precision", mixed(half, sharded=True), "precision", half)
     draft.put("train.attention", "flash" if _flash(keys) else "eager", "attention-config")
-    draft.starts(keys, keys.named("num_nodes", "nnodes"), ("num_gpus",))
+    NEOX.begin(keys, draft)
     draft.otherwise("train.optimizer", "adamw", "optimizer")
     draft.config = draft.config or _config(keys, draft)
     NEOX.end(keys, draft)

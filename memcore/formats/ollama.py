@@ -10,17 +10,14 @@ import re
 from collections.abc import Mapping, Sequence
 
 from memcore.formats import hub, placement
-from memcore.formats.found import Draft, Keys, positive, word
+from memcore.formats.found import Draft, Keys
+from memcore.formats.programs import Program
 
 FROM = re.compile(r"^FROM[ \t]+(\S+)", re.MULTILINE)
 PARAMETER = re.compile(r"^PARAMETER[ \t]+(\w+)[ \t]+(\S.*)", re.MULTILINE)  # blanks may follow
 OTHERS = re.compile(r"^(?:PARAMETER|TEMPLATE|SYSTEM|ADAPTER|MESSAGE)[ \t]", re.MULTILINE)
 ADAPTER = re.compile(r"^ADAPTER[ \t]", re.MULTILINE)
-CACHE = word({"f16": "fp16", "bf16": "bf16", "q8_0": "q8_0", "q4_0": "q4_0"})
-OTHERS_SAID = (  # variables that move no byte of one model
-    *("OLLAMA_HOST", "OLLAMA_ORIGINS", "OLLAMA_MODELS", "OLLAMA_KEEP_ALIVE", "OLLAMA_DEBUG"),
-    *("OLLAMA_MAX_QUEUE", "OLLAMA_LOAD_TIMEOUT", "OLLAMA_NOHISTORY", "OLLAMA_NOPRUNE"),
-)
+PROGRAM = Program("ollama")
 STORED = "q4_k_m"  # what its library has of most models, where a tag says no other
 
 
@@ -57,19 +54,11 @@ def _planned(named: str, key: str, keys: Keys, variables: Mapping[str, str], dra
     """What runs: a model, with a Modelfile's parameters and the server's variables."""
     draft.model = draft.model or model(named)
     draft.put("serve.engine", "llama.cpp", key, named)
-    for path, name in (
-        ("serve.max_seq_len", "num_ctx"),
-        ("serve.max_batched_tokens", "num_batch"),
-    ):
-        draft.read(keys, path, positive, name)
+    PROGRAM.read(keys, draft)
     server = Keys(dict(variables))
-    draft.read(server, "serve.concurrency", positive, "OLLAMA_NUM_PARALLEL")
-    if "serve.max_seq_len" not in draft.fields:
-        draft.read(server, "serve.max_seq_len", positive, "OLLAMA_CONTEXT_LENGTH")
-    draft.read(server, "serve.kv_dtype", CACHE, "OLLAMA_KV_CACHE_TYPE")
+    PROGRAM.read(server, draft, "variables")
     if str(server.take("OLLAMA_FLASH_ATTENTION")).lower() in ("0", "false"):
         draft.put("serve.attention", "eager", "OLLAMA_FLASH_ATTENTION", "0")
-    draft.otherwise("serve.concurrency", 1, "OLLAMA_NUM_PARALLEL")
     if layers := draft.count(keys, "num_gpu"):
         draft.later.append(placement.layers_on_gpu(layers, "PARAMETER num_gpu"))
     else:
@@ -79,13 +68,8 @@ def _planned(named: str, key: str, keys: Keys, variables: Mapping[str, str], dra
     said = hub.stored(f"-{named.rpartition('/')[2]}")
     draft.put("serve.weight_dtype", said or STORED, key, named if said else f"not said: {STORED}")
     hub.tell_type(draft, said, f"-{named.rpartition('/')[2]}")
-    draft.otherwise("serve.kv_dtype", "fp16", "OLLAMA_KV_CACHE_TYPE")
-    draft.end(keys, {"a draft model is not read: set serve.draft_model": "draft_*"})
-    draft.end(
-        server,
-        {"several models at once are not planned": "OLLAMA_MAX_LOADED_MODELS=1"},
-        OTHERS_SAID,
-    )
+    for part in (keys, server):
+        PROGRAM.end(part, draft)
 
 
 def model(named: str) -> str:

@@ -38,12 +38,11 @@ def launched(command: Sequence[str], draft: Draft) -> None:
         next(i for i, each in enumerate(command) if MODULE in each.replace("/", ".")) + 1 :
     ]
     keys = Keys(OPENRLHF.rename(options(own)[1]), underscored)
-    draft.model = draft.model or str(keys.one("pretrain") or "")
+    OPENRLHF.begin(keys, draft)
     generates = job.startswith("ppo")
     if generates:
-        draft.starts(keys, "actor_num_nodes", ("actor_num_gpus_per_node",), 8)
-    draft.batch = draft.batch or draft.count(keys, "train_batch_size") or 128
-    if generates:
+        if not draft.count(keys, "actor_num_gpus_per_node"):
+            draft.ranks = max(draft.ranks, 8 * draft.nodes)
         prompt = draft.count(keys, "prompt_max_len") or 1024
         answer = draft.count(keys, "generate_max_len") or 1024
         name = "--prompt_max_len + --generate_max_len"

@@ -73,11 +73,12 @@ class Row:
     to      fields of the plan
     keys    the program's names, of which the first that says something counts
     how     how its value is read (`as`): one of READS, or a table of words (`of` another program)
-    on, off what the fields are where the switch is on, and where it is not; usual: it is on where
-            nobody says it
+    on, off what the fields are where a switch of these is on, and where none is; usual: it is on
+            where nobody says it
     sets    what the fields are at any rate (`is`)
     usually what they are where no file says it (`else`)
     by      what is told as the key, where it is none of the keys
+    write   the key that is written of a plan: the first, if nothing is said
     """
 
     to: tuple[str, ...]
@@ -89,6 +90,7 @@ class Row:
     sets: Any
     usually: Any
     by: str
+    write: str
 
     def read(self, keys: Keys, draft: Draft) -> None:
         """What the keys of a file say by this row."""
@@ -97,7 +99,9 @@ class Row:
             for path in self.to:
                 draft.read(keys, path, self.how, *self.keys)
         elif self.on is not None or self.off is not None:
-            on = keys.on(*self.keys) or (self.usual and keys.take(*self.keys) is None)
+            states = {keys.written(each): keys.on(each) for each in self.keys}
+            on = any(states.values()) or (self.usual and keys.take(*self.keys) is None)
+            key = self.by or next((each for each in states if states[each]), key)
             value = self.on if on else self.off
             said = any(key in keys.values for key in self.keys)
             self._put(draft, value, key, on if said else f"not said: {value}")
@@ -217,7 +221,19 @@ class Program:
             said.get("is"),
             said.get("else"),
             said.get("by", ""),
+            said.get("write", said.get("keys", "").partition(" ")[0]),
         )
+
+    def begin(self, keys: Keys, draft: Draft) -> None:
+        """The model, the machines and their GPUs, and the batch of all ranks, by the keys of
+        `model`, `nodes`, `each` and `batch`."""
+        model, nodes, each, batch = map(self.listed, ("model", "nodes", "each", "batch"))
+        draft.model = draft.model or str(keys.one(*model) or "")
+        draft.batch = draft.batch or draft.count(keys, *batch) or self.table.get("usual_batch", 0)
+        machines = draft.count(keys, *nodes) or 1
+        of_each = draft.count(keys, *each) or self.table.get("usual_each", 0)
+        draft.nodes = max(draft.nodes, machines)
+        draft.ranks = max(draft.ranks, machines * of_each)
 
     def read(self, keys: Keys, draft: Draft, name: str = "read") -> None:
         """What the keys of a file say by the rows of one list."""
@@ -225,9 +241,9 @@ class Program:
             row.read(keys, draft)
 
     def written(self, plan: Plan, name: str = "read") -> dict[str, Any]:
-        """What the rows of one list say of a plan, by the first key of each."""
+        """What the rows of one list say of a plan, by the key of each that is written."""
         rows = (row for row in self.rows[name] if row.to and row.keys)
-        return {row.keys[0]: row.written(get(plan, row.to[0])) for row in rows}
+        return {row.write: row.written(get(plan, row.to[0])) for row in rows}
 
     def end(self, keys: Keys, draft: Draft) -> None:
         """Tells of the keys that nothing was made of."""

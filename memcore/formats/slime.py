@@ -24,8 +24,7 @@ def starts(command: Sequence[str]) -> bool:
 def launched(command: Sequence[str], draft: Draft) -> None:
     """What a command says."""
     keys = Keys(options(command)[1], hyphened)
-    draft.model = draft.model or str(keys.one("hf_checkpoint") or "")
-    draft.starts(keys, "actor_num_nodes", ("actor_num_gpus_per_node",))
+    SLIME.begin(keys, draft)
     prompt, answer = (
         draft.count(keys, f"rollout_max_{what}_len") for what in ("prompt", "response")
     )

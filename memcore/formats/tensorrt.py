@@ -12,43 +12,12 @@ from typing import Any
 from memcore.formats import servers
 from memcore.formats.found import Draft, Keys
 
-OPTIONS = {
-    "kv_cache_config",
-    "cuda_graph_config",
-    "moe_config",
-    "enable_attention_dp",
-    "llm_api_args",
-}
-# Architectures whose config.json has the names that TensorRT-LLM's has, with their model_type.
-FAMILIES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "MixtralForCausalLM": "mixtral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-}
-SAME = (
-    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-    *("num_key_value_heads", "vocab_size", "max_position_embeddings"),
-)
-OTHER = {"head_size": "head_dim", "share_embedding_table": "tie_word_embeddings"}
-# Algorithms of quantization, with the option of a server that says the same.
-WEIGHTS = {
-    "FP8": "fp8",
-    "W4A16_AWQ": "awq",
-    "W4A16_GPTQ": "gptq",
-    "W4A16": "awq",
-    "NVFP4": "nvfp4",
-    "W8A8_SQ_PER_CHANNEL": "w8a8_int8",
-    "MXFP4": "mxfp4",
-}
-
 
 def recognise(values: Mapping[str, Any]) -> bool:
     """Whether a document is such a file."""
     built = {"pretrained_config", "build_config"} <= values.keys()
     stored = {"architecture", "mapping"} <= values.keys()
-    return built or stored or len(OPTIONS & values.keys()) >= 1
+    return built or stored or bool(servers.TENSORRT.names["document"] & values.keys())
 
 
 def read(values: Mapping[str, Any], draft: Draft) -> None:
@@ -63,10 +32,9 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
 
 
 def _of_engine(stored: Keys, built: Keys, draft: Draft) -> dict[str, Any]:
-    family = FAMILIES.get(str(stored.take("architecture")))
-    if family:
-        named = {**{name: name for name in SAME}, **OTHER}
-        config = {mine: stored.take(theirs) for theirs, mine in named.items()}
+    table = servers.TENSORRT.table
+    if family := table["families"].get(str(stored.take("architecture"))):
+        config = {mine: stored.take(theirs) for mine, theirs in table["config"].items()}
         draft.config = {
             "model_type": family,
             "architectures": [stored.take("architecture")],
@@ -79,7 +47,7 @@ def _of_engine(stored: Keys, built: Keys, draft: Draft) -> dict[str, Any]:
         **{name: mapping.take(name) for name in ("tp_size", "pp_size")},
         **{name: built.take(name) for name in limits},
         "dtype": stored.take("dtype"),
-        "quantization": WEIGHTS.get(str(quantized.take("quant_algo"))),
+        "quantization": table["algorithms"].get(str(quantized.take("quant_algo"))),
         "kv_cache_dtype": kept or stored.take("dtype"),
     }
 

@@ -32,7 +32,7 @@ def recognise(values: Mapping[str, Any]) -> bool:
 
 
 TUNES = re.compile(r"\bverl[./]trainer[./](?:fsdp_)?sft_trainer(?:_engine|_ray)?(?:\.py)?$")
-BATCH, LENGTH = 256, 1024  # sequences of a step and their tokens, where nothing is said
+LENGTH = 1024  # tokens of a sequence, where nothing is said
 
 
 def _tunes(command: Sequence[str]) -> bool:
@@ -91,8 +91,7 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(values: Mapping[str, Any], draft: Draft) -> None:
     keys = Keys(_resolved(values))
-    draft.model = draft.model or str(keys.one(f"{MODEL}.path") or "")
-    draft.starts(keys, "trainer.nnodes", ("trainer.n_gpus_per_node",), 8)
+    VERL.begin(keys, draft)
     length = _length(keys, draft)
     _step(keys, draft, length)
     _policy(keys, draft)
@@ -110,13 +109,10 @@ def _tuned(values: Mapping[str, Any], draft: Draft) -> None:
         name = places[start] + key[len(start) :] if start else key
         longer[name], shorter[name] = value, key
     keys = Keys(longer, lambda name: shorter.get(name, name))
-    draft.model = draft.model or str(keys.one(f"{MODEL}.partial_pretrain", f"{MODEL}.path") or "")
+    TUNED.begin(keys, draft)
     keys.take(f"{MODEL}.path", "engine")
-    each = draft.count(keys, "trainer.n_gpus_per_node")
-    draft.ranks = max(draft.ranks, each * (draft.count(keys, "trainer.nnodes") or 1))
     length = draft.read(keys, "train.seq_len", positive, "data.max_length") or LENGTH
     draft.otherwise("train.seq_len", LENGTH, "data.max_length")
-    draft.batch = draft.batch or draft.count(keys, "data.train_batch_size") or BATCH
     tokens = draft.count(keys, "data.max_token_len_per_gpu")
     if tokens and keys.on("data.use_dynamic_bsz"):
         many = max(1, tokens // length)
@@ -174,11 +170,9 @@ def _policy(keys: Keys, draft: Draft) -> None:
               f"{FSDP}.model_dtype" if halved else f"{ACTOR}.strategy")  # fmt: skip
     if own:
         VERL.read(keys, draft, "megatron")
-        _recomputed(keys, draft)
+        if draft.fields.get("train.checkpointing") == "full":
+            VERL.read(keys, draft, "recomputed")
     else:
-        draft.put("train.framework", "fsdp2", f"{ACTOR}.strategy", strategy)
-        kept = not _on(keys, f"{FSDP}.reshard_after_forward")
-        draft.put("train.zero", 2 if kept else 3, f"{FSDP}.reshard_after_forward", not kept)
         if str(keys.take(f"{FSDP}.fsdp_size")) != "-1":  # all that there are
             draft.read(keys, "parallel.shard_group", positive, f"{FSDP}.fsdp_size")
         ulysses = f"{ACTOR}.ulysses_sequence_parallel_size"
@@ -194,22 +188,6 @@ def _policy(keys: Keys, draft: Draft) -> None:
         draft.adapt(names(keys.take(f"{MODEL}.target_modules")), f"{MODEL}.target_modules")
 
 
-def _on(keys: Keys, name: str) -> bool:
-    """A switch that is on where nobody says it."""
-    return keys.take(name) is None or keys.on(name)
-
-
-def _recomputed(keys: Keys, draft: Draft) -> None:
-    own = f"{MEGATRON}.override_transformer_config"
-    how = str(keys.one(f"{own}.recompute_granularity") or "none")
-    word = how if how in ("full", "selective") else "none"
-    draft.put("train.checkpointing", word, f"{own}.recompute_granularity", how)
-    layers = f"{own}.recompute_num_layers"
-    if how == "full":
-        keys.take(f"{own}.recompute_method")
-        draft.read(keys, "train.recompute_num_layers", positive, layers)
-
-
 def _beside(keys: Keys, draft: Draft) -> None:
     """What else runs on the GPUs that train."""
     name = "algorithm.adv_estimator"
@@ -221,12 +199,6 @@ def _beside(keys: Keys, draft: Draft) -> None:
     else:
         draft.leave(f"{ROLLOUT}.name", f"{engine} is not planned beside training: vLLM is")
     VERL.read(keys, draft, "engine")
-    places = [f"{place}.{what}_offload" for place in (FSDP, MEGATRON)
-              for what in ("param", "optimizer", "grad")]  # fmt: skip
-    leaves = [name for name in places if keys.on(name)]
-    draft.put(
-        "together.trainer", "host" if leaves else "stays", [*leaves, places[0]][0], bool(leaves)
-    )
     near = keys.on(f"{ACTOR}.use_kl_loss"), keys.on("algorithm.use_kl_in_reward")
     away = keys.on(f"{REF}.fsdp_config.param_offload"), keys.on(f"{REF}.megatron.param_offload")
     where = ("host" if any(away) else "gpu") if any(near) else "none"

@@ -259,10 +259,15 @@ def _megatron(plan: Plan) -> dict[str, str]:
     words += ["--nnodes", plan.cluster.gpus // plan.gpus_in_node, "pretrain_gpt.py"]
     words += ["--global-batch-size", batch, *_layers(_config(plan))]
     said = MEGATRON.written(plan)
-    alone = {"num_virtual_stages_per_pipeline_rank": p.virtual_stages == 1, "save_interval": True}
-    of_full = {name: t.checkpointing != "full" for name in said if name.startswith("recompute_")}
+    partly = t.checkpointing != "full"
+    usual = {
+        "num_virtual_stages_per_pipeline_rank": p.virtual_stages == 1,
+        "save_interval": True,
+        "recompute_method": partly,
+        "recompute_num_layers": partly,
+    }
     for name, value in said.items():
-        if value and not {**alone, **of_full}.get(name):
+        if value and not usual.get(name):
             words += [f"--{_hyphens(name)}", value]
     on = [row.keys[0] for row in MEGATRON.rows["switches"] if get(plan, row.to[0])]
     on += ["sequence_parallel"] if p.sequence_parallel else []

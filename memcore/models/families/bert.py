@@ -34,8 +34,9 @@ from memcore.layers.ops import (
     unread,
     value_heads,
 )
-from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import encoder, own_keys
+from memcore.models.config import Keys
+from memcore.models.families.family import encoder
+from memcore.models.families.rows import model_of
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, CP, EMBED, ONE, POSITIONS, TP, TYPES, VOCAB, D, Factor, Q, S
 from memcore.tape.kinds import EVERY, Part, tied
@@ -48,7 +49,6 @@ from memcore.tape.structure import (
     REPLACED,
     SPANS,
     Structure,
-    Traits,
 )
 from memcore.tape.tape import Tape, Tensor
 
@@ -56,44 +56,12 @@ ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet")
 OFFSET = 2  # rows of RoBERTa's position table that stand before the first position
 
 
-def encoder_config(
-    k: Keys,
-    family: str,
-    vocab: int,
-    offset: int,
-    hidden: int = 768,
-    heads: int = 12,
-    intermediate: int = 3072,
-    positions: int = 512,
-    layers: int = 12,
-) -> Model:
-    hidden = k.count("hidden_size", hidden)
-    heads = k.count("num_attention_heads", heads, 10**6)
-    k.divides("hidden_size", hidden, "num_attention_heads", heads)
-    k.refuse("is_decoder", False, None)
-    k.refuse("position_embedding_type", "absolute", None)
-    k.refuse("add_cross_attention", False, None)
-    layers = k.count("num_hidden_layers", layers, 100_000)
-    rows = k.count("max_position_embeddings", positions)
-    if rows <= offset:
+def encoder_config(k: Keys, family: str) -> Model:
+    model = model_of(k, family)
+    if model.max_positions < 1:
+        offset, rows = model.position_rows - model.max_positions, model.position_rows
         k.fail("max_position_embeddings", f"must be above {offset}, not {rows}")
-    return Model(
-        family=family,
-        layers=layers,
-        **own_keys(hidden, heads),
-        intermediate_size=k.count("intermediate_size", intermediate),
-        vocab_size=k.count("vocab_size", vocab),
-        max_positions=rows - offset,
-        position_rows=rows,
-        type_rows=k.count("type_vocab_size", 2),
-        kinds=(EVERY,) * layers,
-        traits=Traits(
-            activation=k.word("hidden_act", "gelu", ACTIVATIONS),
-            tied_embeddings=k.flag("tie_word_embeddings", True),
-            attention_dropout=k.dropout("attention_probs_dropout_prob", 0.1),
-            residual_dropout=k.dropout("hidden_dropout_prob", 0.1),
-        ),
-    )
+    return model
 
 
 def embed(t: Tape, s: Structure) -> Tensor:
@@ -205,7 +173,7 @@ def decoded(t: Tape, s: Structure, h: Tensor, width: Factor) -> Tensor:
 
 
 def _electra(k: Keys) -> Model:
-    model = encoder_config(k, "electra", 30_522, 0, hidden=256, heads=4, intermediate=1024)
+    model = encoder_config(k, "electra")
     width = k.count("embedding_size", 128)
     projected = replace(model.traits, projected_embeddings=width != model.hidden_size)
     return replace(model, embedding_size=width, traits=projected)
@@ -214,26 +182,7 @@ def _electra(k: Keys) -> Model:
 def _distilbert(k: Keys) -> Model:
     if k.head == SPANS and k.dropout("qa_dropout", 0.1) != k.dropout("dropout", 0.1):
         k.fail("qa_dropout", "that it drops where the model does not, or the reverse, is not known")
-    hidden, layers = k.count("dim", 768), k.count("n_layers", 6, 100_000)
-    heads = k.count("n_heads", 12, 10**6)
-    k.divides("dim", hidden, "n_heads", heads)
-    rows = k.count("max_position_embeddings", 512)
-    return Model(
-        family="distilbert",
-        layers=layers,
-        **own_keys(hidden, heads),
-        intermediate_size=k.count("hidden_dim", 3072),
-        vocab_size=k.count("vocab_size", 30_522),
-        max_positions=rows,
-        position_rows=rows,
-        kinds=(EVERY,) * layers,
-        traits=Traits(
-            activation=k.word("activation", "gelu", ACTIVATIONS),
-            tied_embeddings=k.flag("tie_word_embeddings", True),
-            attention_dropout=k.dropout("attention_dropout", 0.1),
-            residual_dropout=k.dropout("dropout", 0.1),
-        ),
-    )
+    return model_of(k, "distilbert")
 
 
 def _albert(k: Keys) -> Model:
@@ -241,11 +190,10 @@ def _albert(k: Keys) -> Model:
         if k.count(key, 1) != 1:
             k.fail(key, "only 1 is planned: one set of weights for all layers")
     k.refuse("chunk_size_feed_forward", 0, None)
-    own = {"hidden_act": "gelu_new", "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
-    k.config = {**own, **k.config}
-    model = encoder_config(k, "albert", 30_000, 0, hidden=4096, heads=64, intermediate=16_384)
-    said = k.config.get("classifier_dropout_prob", 0.1)
-    drops = k.dropout("classifier_dropout_prob" if said is not None else "hidden_dropout_prob", 0.1)
+    model = encoder_config(k, "albert")
+    drops = model.traits.residual_dropout
+    if k.config.get("classifier_dropout_prob", 0.1) is not None:
+        drops = k.dropout("classifier_dropout_prob", 0.1)
     return replace(
         model,
         embedding_size=k.count("embedding_size", 128),
@@ -292,14 +240,13 @@ def every_class(stem: str) -> dict[str, str]:
 FAMILIES = {
     **{
         name: encoder(
-            partial(encoder_config, family=name, vocab=vocab, offset=offset),
-            embed, _layer, head, every_class(stem),
+            partial(encoder_config, family=name), embed, _layer, head, every_class(stem),
         )
-        for name, stem, vocab, offset in (
-            ("bert", "Bert", 30_522, 0),
-            ("roberta", "Roberta", 50_265, OFFSET),
-            ("xlm-roberta", "XLMRoberta", 30_522, OFFSET),
-            ("camembert", "Camembert", 30_522, OFFSET),
+        for name, stem in (
+            ("bert", "Bert"),
+            ("roberta", "Roberta"),
+            ("xlm-roberta", "XLMRoberta"),
+            ("camembert", "Camembert"),
         )
     },
     "electra": encoder(

@@ -23,10 +23,7 @@ from memcore.layers.ops import (
     token_embedding,
     weighted_values,
 )
-from memcore.models.config import Keys
-from memcore.models.families.family import own_keys
-from memcore.models.families.rows import family_of
-from memcore.models.model import Model
+from memcore.models.families.rows import family_of, model_of
 from memcore.tape.dims import CP, HEAD_DIM, HEADS, QKV, TP, B, D, F, Q, S
 from memcore.tape.kinds import Part, Role
 from memcore.tape.primitives import (
@@ -43,30 +40,8 @@ from memcore.tape.primitives import (
     scale,
     split,
 )
-from memcore.tape.structure import Structure, Traits
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
-
-
-def _bloom(k: Keys) -> Model:
-    hidden = k.count("hidden_size", 64)
-    heads = k.count("n_head", 8, 10**6)
-    k.divides("hidden_size", hidden, "n_head", heads)
-    k.refuse("slow_but_exact", False, None)
-    return Model(
-        family="bloom",
-        layers=k.count("n_layer", 2, 100_000),
-        **own_keys(hidden, heads),
-        intermediate_size=4 * hidden,
-        vocab_size=k.count("vocab_size", 250_880),
-        max_positions=k.count_or("seq_length", 2048),
-        traits=Traits(
-            activation="gelu",
-            tied_embeddings=k.flag("tie_word_embeddings", True),
-            attention_dropout=k.dropout("attention_dropout", 0.0),
-            residual_dropout=k.dropout("hidden_dropout", 0.0),
-            residual_after_norm=k.flag("apply_residual_connection_post_layernorm", False),
-        ),
-    )
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:
@@ -110,38 +85,6 @@ def _bloom_attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return linear(t, "dense", out, Q / TP, D, bias=True)
 
 
-def _mpt(k: Keys) -> Model:
-    hidden = k.count("d_model", 2048)
-    heads = k.count("n_heads", 16, 10**6)
-    k.divides("d_model", hidden, "n_heads", heads)
-    k.refuse("expansion_ratio", 4)
-    k.refuse("no_bias", True)
-    k.refuse("logit_scale", None)
-    own = k.within("attn_config")
-    own.refuse("attn_type", "multihead_attention")
-    own.refuse("alibi", True)
-    own.refuse("prefix_lm", False)
-    own.refuse("qk_ln", False)
-    dropped = own.dropout("attn_pdrop", 0.0)
-    clipped = own.config.get("clip_qkv") is not None
-    k.absorb("attn_config", own)
-    return Model(
-        family="mpt",
-        layers=k.count("n_layers", 24, 100_000),
-        **own_keys(hidden, heads),
-        intermediate_size=4 * hidden,
-        vocab_size=k.count("vocab_size", 50_368),
-        max_positions=k.count("max_seq_len", 2048),
-        traits=Traits(
-            activation="gelu",
-            tied_embeddings=k.flag("tie_word_embeddings", True),
-            attention_dropout=dropped,
-            residual_dropout=dropped,
-            attention_clipped=clipped,
-        ),
-    )
-
-
 def _mpt_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = _mpt_attention(t, s, layer_norm(t, x, D, "norm_1", bias=False))
     x = add(t, dropped(t, s, h, "resid_attn_dropout"), x, "residual")
@@ -174,11 +117,15 @@ def _mpt_attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 FAMILIES = {
     "bloom": family_of(
-        "bloom", _bloom, _embed, _bloom_layer, head_behind(layer_norm, "ln_f", width=D)
+        "bloom",
+        partial(model_of, family="bloom"),
+        _embed,
+        _bloom_layer,
+        head_behind(layer_norm, "ln_f", width=D),
     ),
     "mpt": family_of(
         "mpt",
-        _mpt,
+        partial(model_of, family="mpt"),
         partial(token_embedding, name="wte"),
         _mpt_layer,
         head_behind(layer_norm, "norm_f", width=D, bias=False),

@@ -67,9 +67,7 @@ def _config(k: Keys) -> Model:
         k.fail("pos_att_type", "must name p2c and c2p, and no other")
     k.refuse("type_vocab_size", 0)
     k.config = {**k.config, "type_vocab_size": 1}
-    model = bert.encoder_config(
-        k, "deberta-v2", 128_100, 0, hidden=1536, heads=24, intermediate=6144, layers=24
-    )
+    model = bert.encoder_config(k, "deberta-v2")
     k.refuse("embedding_size", model.hidden_size, None)
     k.refuse("pooler_hidden_size", model.hidden_size, None)
     k.refuse("attention_head_size", model.head_dim, None)

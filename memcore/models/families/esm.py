@@ -51,7 +51,7 @@ def _config(k: Keys) -> Model:
     turned = k.word("position_embedding_type", "absolute", {"absolute": "", "rotary": "rotary"})
     k.config = {**k.config, "position_embedding_type": "absolute", "type_vocab_size": 1,
                 "hidden_act": "gelu"}  # fmt: skip
-    model = bert.encoder_config(k, "esm", 33, bert.OFFSET, positions=1026)
+    model = bert.encoder_config(k, "esm")
     traits = replace(
         model.traits,
         rotary_widened=bool(turned),

@@ -20,9 +20,7 @@ from memcore.layers.ops import (
     token_embedding,
     weighted_values,
 )
-from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.rows import family_of
-from memcore.models.model import Model
+from memcore.models.families.rows import family_of, model_of
 from memcore.tape.dims import HEAD_DIM, QKV, TP, D, Q
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
@@ -35,45 +33,8 @@ from memcore.tape.primitives import (
     matmul,
     split,
 )
-from memcore.tape.structure import Structure, Traits
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
-
-
-def _config(k: Keys) -> Model:
-    hidden = k.count("hidden_size", 4544)
-    layers = k.count("num_hidden_layers", 32, 100_000)
-    heads = k.count("num_attention_heads", 71, 10**6)
-    k.divides("hidden_size", hidden, "num_attention_heads", heads)
-    grouped = k.flag("new_decoder_architecture", False)
-    multi = k.flag("multi_query", True) and not grouped
-    beside = k.flag("parallel_attn", True)
-    kv_heads = 1 if multi else k.count_or("num_kv_heads", heads, 10**6)
-    k.divides("num_attention_heads", heads, "num_kv_heads", kv_heads)
-    k.refuse("alibi", False, None)
-    norms = k.config.get("num_ln_in_parallel_attn")
-    return Model(
-        family="falcon",
-        layers=layers,
-        hidden_size=hidden,
-        intermediate_size=k.count_or("ffn_hidden_size", 4 * hidden),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=max(1, hidden // heads),
-        rotary_dim=max(1, hidden // heads),
-        vocab_size=k.count("vocab_size", 65_024),
-        max_positions=k.count("max_position_embeddings", 2048),
-        traits=Traits(
-            activation=k.word("activation", "gelu", ACTIVATIONS),
-            tied_embeddings=k.flag("tie_word_embeddings", True),
-            mlp_bias=k.flag("bias", False),
-            attention_dropout=k.dropout("attention_dropout", 0.0),
-            residual_dropout=k.dropout("hidden_dropout", 0.0),
-            parallel_residual=beside or grouped,
-            grouped_layout=grouped,
-            multi_query=multi,
-            two_norms=grouped and norms in (None, 2),
-        ),
-    )
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -131,4 +92,4 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 _embed = partial(token_embedding, name="word_embeddings")
 _head = head_behind(layer_norm, "ln_f", width=D)
-FAMILY = family_of("falcon", _config, _embed, _layer, _head)
+FAMILY = family_of("falcon", partial(model_of, family="falcon"), _embed, _layer, _head)

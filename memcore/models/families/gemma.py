@@ -4,8 +4,9 @@ VaultGemma, which is Gemma 2 without the norms after."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from memcore.layers.ops import (
@@ -21,7 +22,7 @@ from memcore.layers.ops import (
     token_embedding,
     value_heads,
 )
-from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.config import Keys
 from memcore.models.families import llama
 from memcore.models.families.family import (
     WITH_LIGER,
@@ -29,41 +30,19 @@ from memcore.models.families.family import (
     layer_kinds,
 )
 from memcore.models.families.llama import llama_like, windowed
-from memcore.models.families.rows import family_of
+from memcore.models.families.rows import family_of, model_of
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM
 from memcore.tape.kinds import EVERY, SLIDING_EVERY, Part
 from memcore.tape.primitives import add, scale
-from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure, Traits
+from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def _config(k: Keys, family: str, vocab: int, positions: int) -> Model:
-    heads = k.count("num_attention_heads", 8, 10**6)
-    kv_heads = k.count("num_key_value_heads", 4, 10**6)
-    k.divides("num_attention_heads", heads, "num_key_value_heads", kv_heads)
+def _config(k: Keys, family: str) -> Model:
     if family != BOTH_WAYS:
         k.refuse("use_bidirectional_attention", None, False)
-    dim = k.count("head_dim", 256, 10**6)
-    return Model(
-        family=family,
-        layers=k.count("num_hidden_layers", 26, 100_000),
-        hidden_size=k.count("hidden_size", 2304),
-        intermediate_size=k.count("intermediate_size", 9216),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=dim,
-        rotary_dim=dim,
-        vocab_size=k.count("vocab_size", vocab),
-        max_positions=k.count("max_position_embeddings", positions),
-        traits=Traits(
-            activation=k.word("hidden_activation", "gelu_pytorch_tanh", ACTIVATIONS),
-            tied_embeddings=k.flag("tie_word_embeddings", True),
-            attention_bias=k.flag("attention_bias", False),
-            out_bias=k.flag("attention_bias", False),
-            attention_dropout=k.dropout("attention_dropout", 0.0),
-        ),
-    )
+    return model_of(k, family)
 
 
 def _windowed(k: Keys, model: Model, every: int) -> Model:
@@ -80,24 +59,12 @@ def _gemma(k: Keys) -> Model:
     return llama_like(k, "gemma")
 
 
-def _capped(family: str) -> Callable[[Keys], Model]:
-    def config(k: Keys) -> Model:
-        model = _config(k, family, 256_000, 8192)
-        traits = replace(
-            model.traits,
-            attention_softcap=k.config.get("attn_logit_softcapping", 50.0) is not None,
-            logits_softcap=k.config.get("final_logit_softcapping", 30.0) is not None,
-        )
-        return _windowed(k, replace(model, traits=traits), 2)
-
-    return config
+def _capped(k: Keys, family: str) -> Model:
+    return _windowed(k, _config(k, family), 2)
 
 
 def _gemma3(k: Keys, family: str = "gemma3_text") -> Model:
-    model = _config(k, family, 262_208, 131_072)
-    capped = k.config.get("final_logit_softcapping") is not None
-    model = replace(model, traits=replace(model.traits, logits_softcap=capped))
-    model = _windowed(k, model, k.count("sliding_window_pattern", 6))
+    model = _windowed(k, _config(k, family), k.count("sliding_window_pattern", 6))
     tables = []  # full layers have their positions stretched, sliding ones a base of their own
     if not all(map(slides, model.kinds)):
         tables.append(("full", math.ceil(model.max_positions * k.stretch)))
@@ -173,8 +140,10 @@ CLASSES = {
 FAMILIES = {
     "gemma": family_of("gemma", _gemma, embed, _layer_of_gemma, head),
     # SDPA has no soft caps, so transformers does not offer it for Gemma 2.
-    "gemma2": family_of("gemma2", _capped("gemma2"), embed, layer, head),
-    "vaultgemma": family_of("vaultgemma", _capped("vaultgemma"), embed, _layer_of_gemma, head),
+    "gemma2": family_of("gemma2", partial(_capped, family="gemma2"), embed, layer, head),
+    "vaultgemma": family_of(
+        "vaultgemma", partial(_capped, family="vaultgemma"), embed, _layer_of_gemma, head
+    ),
     "gemma3_text": family_of("gemma3_text", _gemma3, embed, layer, head),
 }
 ENCODER = encoder(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 from memcore.layers.ops import (
     KEYS,
@@ -15,12 +15,11 @@ from memcore.layers.ops import (
     joint_heads,
     plain_mlp,
 )
-from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.config import Keys
 from memcore.models.families.family import (
     MASK,
-    own_keys,
 )
-from memcore.models.families.rows import family_of
+from memcore.models.families.rows import family_of, model_of
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, POSITIONS, QKV, TP, VOCAB, D, Q, S
 from memcore.tape.kinds import Part
@@ -34,65 +33,20 @@ from memcore.tape.primitives import (
     split,
     wanted,
 )
-from memcore.tape.structure import Structure, Traits
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 from memcore.words.training import MLP
-
-ALIASES = {
-    "hidden_size": "n_embd",
-    "max_position_embeddings": "n_positions",
-    "num_attention_heads": "n_head",
-    "num_hidden_layers": "n_layer",
-}
-
-
-LEARNED, UNLEARNED = "absolute", "none"  # positions: of a table, or ALiBi's and none at all
-POSITIONS_OF = {LEARNED: LEARNED, UNLEARNED: UNLEARNED}
 
 
 def _gpt2(k: Keys) -> Model:
     k.refuse("reorder_and_upcast_attn", False, None)
-    return _config(k, "gpt2", "gelu_new")
-
-
-def _bigcode(k: Keys) -> Model:
-    model = _config(k, "gpt_bigcode", "gelu_pytorch_tanh")
-    alone = k.flag("multi_query", True)
-    kv_heads = 1 if alone else model.kv_heads
-    return replace(model, kv_heads=kv_heads, traits=replace(model.traits, multi_query=alone))
-
-
-def _config(k: Keys, family: str, activation: str) -> Model:
-    """The keys of both, with one's default of the activation."""
-    hidden = k.count("n_embd", 768)
-    heads = k.count("n_head", 12, 10**6)
-    k.divides("n_embd", hidden, "n_head", heads)
-    k.refuse("add_cross_attention", False, None)
-    positions = k.count("n_positions", 1024)
-    where = k.word("position_embedding_type", LEARNED, POSITIONS_OF)  # of Megatron alone
-    return Model(
-        family=family,
-        layers=k.count("n_layer", 12, 100_000),
-        **own_keys(hidden, heads),
-        intermediate_size=k.count_or("n_inner", 4 * hidden),
-        vocab_size=k.count("vocab_size", 50_257),
-        max_positions=positions,
-        position_rows=positions if where == LEARNED else 0,
-        traits=Traits(
-            positions="" if where == LEARNED else where,
-            activation=k.word("activation_function", activation, ACTIVATIONS),
-            tied_embeddings=k.flag("tie_word_embeddings", True),
-            attention_dropout=k.dropout("attn_pdrop", 0.1),
-            residual_dropout=k.dropout("resid_pdrop", 0.1),
-            embedding_dropout=k.dropout("embd_pdrop", 0.1),
-        ),
-    )
+    return model_of(k, "gpt2")
 
 
 def embed(t: Tape, s: Structure) -> Tensor:
     ids = t.input("input_ids", TOKENS, "int64", needs_grad=False)
     x = wanted(t, embedding(t, "wte", ids, VOCAB / TP, D, s.traits.tied_embeddings))
-    if s.traits.positions != UNLEARNED:
+    if s.traits.positions != "none":
         positions = t.input("position_ids", (1, S / CP), "int64", needs_grad=False)
         x = add(t, x, embedding(t, "wpe", positions, POSITIONS, D, tied=False), "sum")
     return dropout(t, x, "drop") if s.traits.embedding_dropout else x
@@ -145,5 +99,11 @@ def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
 _head = head_behind(layer_norm, "ln_f", width=D)
 FAMILIES = {
     "gpt2": family_of("gpt2", _gpt2, embed, _layer, _head, arguments=MASK),
-    "gpt_bigcode": family_of("gpt_bigcode", _bigcode, _bigcode_embed, _bigcode_layer, _head),
+    "gpt_bigcode": family_of(
+        "gpt_bigcode",
+        partial(model_of, family="gpt_bigcode"),
+        _bigcode_embed,
+        _bigcode_layer,
+        _head,
+    ),
 }

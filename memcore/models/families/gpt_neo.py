@@ -4,6 +4,7 @@ scaled."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from memcore.errors import shown
 from memcore.layers.ops import (
@@ -18,15 +19,14 @@ from memcore.layers.ops import (
     weighted_values,
     wide_scores,
 )
-from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import own_keys
+from memcore.models.config import Keys
 from memcore.models.families.gpt2 import embed
-from memcore.models.families.rows import family_of
+from memcore.models.families.rows import family_of, model_of
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, TP, D, Q, S
 from memcore.tape.kinds import FULL, SLIDING, Part
 from memcore.tape.primitives import add, layer_norm, linear, masked_fill
-from memcore.tape.structure import Structure, Traits
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 KINDS = {"global": FULL, "local": SLIDING}
@@ -34,29 +34,8 @@ TYPES = [[["global", "local"], 12]]
 
 
 def _config(k: Keys) -> Model:
-    hidden = k.count("hidden_size", 2048)
-    layers = k.count("num_layers", 24, 100_000)
-    heads = k.count("num_heads", 16, 10**6)
-    k.divides("hidden_size", hidden, "num_heads", heads)
-    positions = k.count("max_position_embeddings", 2048)
-    return Model(
-        family="gpt_neo",
-        layers=layers,
-        **own_keys(hidden, heads),
-        intermediate_size=k.count_or("intermediate_size", 4 * hidden),
-        vocab_size=k.count("vocab_size", 50_257),
-        max_positions=positions,
-        position_rows=positions,
-        window=k.count("window_size", 256),
-        kinds=_kinds(k, layers),
-        traits=Traits(
-            activation=k.word("activation_function", "gelu_new", ACTIVATIONS),
-            tied_embeddings=k.flag("tie_word_embeddings", True),
-            attention_dropout=k.dropout("attention_dropout", 0.0),
-            residual_dropout=k.dropout("resid_dropout", 0.0),
-            embedding_dropout=k.dropout("embed_dropout", 0.0),
-        ),
-    )
+    model = model_of(k, "gpt_neo")
+    return replace(model, kinds=_kinds(k, model.layers))
 
 
 def _kinds(k: Keys, layers: int) -> tuple[str, ...]:

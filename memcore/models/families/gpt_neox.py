@@ -6,6 +6,8 @@ same weights.
 
 from __future__ import annotations
 
+from functools import partial
+
 from memcore.layers.ops import (
     KEYS,
     QUERIES,
@@ -19,42 +21,15 @@ from memcore.layers.ops import (
     plain_mlp,
     rotary_tables,
 )
-from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import own_keys
+from memcore.models.config import Keys
 from memcore.models.families.llama import embed, llama_like
-from memcore.models.families.rows import family_of
+from memcore.models.families.rows import family_of, model_of
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, HEADS, KV_HEADS, QKV, TP, D
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, heads_first, layer_norm, linear, split
-from memcore.tape.structure import Structure, Traits
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
-
-
-def _neox(k: Keys) -> Model:
-    hidden = k.count("hidden_size", 6144)
-    heads = k.count("num_attention_heads", 64, 10**6)
-    k.divides("hidden_size", hidden, "num_attention_heads", heads)
-    dim = max(1, hidden // heads)
-    dropped = k.dropout("hidden_dropout", 0.0)
-    return Model(
-        family="gpt_neox",
-        layers=k.count("num_hidden_layers", 44, 100_000),
-        **own_keys(hidden, heads),
-        intermediate_size=k.count("intermediate_size", 24_576),
-        rotary_dim=int(dim * k.rope("partial_rotary_factor", 0.25, "rotary_pct")),
-        vocab_size=k.count("vocab_size", 50_432),
-        max_positions=k.count("max_position_embeddings", 2048),
-        traits=Traits(
-            activation=k.word("hidden_act", "gelu", ACTIVATIONS),
-            tied_embeddings=k.flag("tie_word_embeddings", False),
-            attention_bias=k.flag("attention_bias", True),
-            attention_dropout=k.dropout("attention_dropout", 0.0),
-            residual_dropout=dropped,
-            embedding_dropout=dropped,
-            parallel_residual=k.flag("use_parallel_residual", True),
-        ),
-    )
 
 
 def _neox_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -112,7 +87,7 @@ def _persimmon_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 FAMILIES = {
     "gpt_neox": family_of(
         "gpt_neox",
-        _neox,
+        partial(model_of, family="gpt_neox"),
         embed_dropped("embed_in", "emb_dropout"),
         _neox_layer,
         head_behind(layer_norm, "final_layer_norm", width=D),

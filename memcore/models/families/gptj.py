@@ -19,9 +19,8 @@ from memcore.layers.ops import (
     weighted_values,
     wide_scores,
 )
-from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import own_keys
-from memcore.models.families.rows import family_of
+from memcore.models.config import Keys
+from memcore.models.families.rows import family_of, model_of
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, HALF_ROTARY, ROTARY, TP, D, Q, S
 from memcore.tape.kinds import Part
@@ -35,36 +34,16 @@ from memcore.tape.primitives import (
     scale,
     split,
 )
-from memcore.tape.structure import Structure, Traits
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys) -> Model:
-    hidden = k.count("n_embd", 4096)
-    heads = k.count("n_head", 16, 10**6)
-    k.divides("n_embd", hidden, "n_head", heads)
-    dim = max(1, hidden // heads)
-    turned = k.count("rotary_dim", 64)
+    model = model_of(k, "gptj")
+    turned, dim = model.rotary_dim, model.head_dim
     if turned > dim or turned % 2:
         k.fail("rotary_dim", f"{turned:,} is not an even number up to a head's width, {dim:,}")
-    dropped = k.dropout("resid_pdrop", 0.0)
-    return Model(
-        family="gptj",
-        layers=k.count("n_layer", 28, 100_000),
-        **own_keys(hidden, heads),
-        intermediate_size=k.count_or("n_inner", 4 * hidden),
-        rotary_dim=turned,
-        vocab_size=k.count("vocab_size", 50_400),
-        max_positions=k.count("n_positions", 2048),
-        traits=Traits(
-            activation=k.word("activation_function", "gelu_new", ACTIVATIONS),
-            tied_embeddings=k.flag("tie_word_embeddings", False),
-            attention_dropout=k.dropout("attn_pdrop", 0.0),
-            residual_dropout=dropped,
-            embedding_dropout=k.dropout("embd_pdrop", 0.0),
-            head_bias=True,
-        ),
-    )
+    return model
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

@@ -25,11 +25,11 @@ from memcore.layers.ops import (
     value_heads,
     widened_rotary,
 )
-from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.config import Keys
 from memcore.models.families.bert import every_class
 from memcore.models.families.family import encoder, layer_kinds
 from memcore.models.families.llama import turning
-from memcore.models.families.rows import family_of
+from memcore.models.families.rows import family_of, model_of
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, FUSED, QKV, TP, VOCAB, D, F
 from memcore.tape.kinds import EVERY, FULL, SLIDING_EVERY, Part, first, is_first
@@ -50,7 +50,6 @@ from memcore.tape.structure import (
     MASKED,
     SPANS,
     Structure,
-    Traits,
 )
 from memcore.tape.tape import Tape, Tensor
 
@@ -71,44 +70,16 @@ def _decoder(k: Keys) -> Model:
 
 
 def _read(k: Keys, family: str) -> Model:
-    hidden = k.count("hidden_size", 768)
-    heads = k.count("num_attention_heads", 12, 10**6)
-    k.divides("hidden_size", hidden, "num_attention_heads", heads)
-    for key in ("norm_bias", "classifier_bias", "sparse_prediction"):
-        k.refuse(key, False, None)
-    k.refuse("classifier_activation", "gelu")
     for key in ("classifier_pooling", "global_rope_theta", "local_rope_theta"):
         k.config.get(key)  # of no tensor's size, but where the first is read below
     if k.head == CLASSIFICATION:
         k.refuse("classifier_pooling", "cls")
     if k.head not in (MASKED, EMBEDDING):
         k.refuse("classifier_dropout", 0.0, 0)
-    layers = k.count("num_hidden_layers", 22, 100_000)
     every = k.count("global_attn_every_n_layers", 3)
-    return Model(
-        family=family,
-        layers=layers,
-        hidden_size=hidden,
-        intermediate_size=k.count("intermediate_size", 1152),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=max(1, hidden // heads),
-        rotary_dim=max(1, hidden // heads),
-        vocab_size=k.count("vocab_size", 50_368),
-        max_positions=k.count("max_position_embeddings", 8192),
-        kinds=layer_kinds(k, layers, lambda i: i % every != 0) or (FULL,) * layers,
-        window=max(1, k.count("local_attention", 128) // 2),
-        traits=Traits(
-            activation=k.word("hidden_activation", "gelu", ACTIVATIONS),
-            tied_embeddings=k.flag("tie_word_embeddings", True),
-            attention_bias=k.flag("attention_bias", False),
-            mlp_bias=k.flag("mlp_bias", False),
-            attention_dropout=k.dropout("attention_dropout", 0.0),
-            residual_dropout=k.dropout("mlp_dropout", 0.0),
-            embedding_dropout=k.dropout("embedding_dropout", 0.0),
-            head_bias=k.flag("decoder_bias", True),
-        ),
-    )
+    model = model_of(k, family)
+    kinds = layer_kinds(k, model.layers, lambda i: i % every != 0) or (FULL,) * model.layers
+    return replace(model, kinds=kinds)
 
 
 def _norm(t: Tape, x: Tensor, name: str) -> Tensor:

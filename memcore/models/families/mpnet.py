@@ -34,7 +34,7 @@ KEYS = (B, HEADS, S, HEAD_DIM)
 
 def _config(k: Keys) -> Model:
     k.config = {**k.config, "type_vocab_size": 1}  # it has no types
-    model = bert.encoder_config(k, "mpnet", 30_527, bert.OFFSET)
+    model = bert.encoder_config(k, "mpnet")
     buckets = k.count("relative_attention_num_buckets", 32)
     return replace(model, type_rows=0, buckets=buckets)
 

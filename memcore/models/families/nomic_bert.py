@@ -21,48 +21,18 @@ from memcore.layers.ops import (
 from memcore.models.config import Keys
 from memcore.models.families.bert import encoder_classes, of_tokens
 from memcore.models.families.family import encoder
+from memcore.models.families.rows import model_of
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, TP, TYPES, VOCAB, D
-from memcore.tape.kinds import EVERY, Part
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, embedding, keeps_result, layer_norm, linear
-from memcore.tape.structure import CLASSIFICATION, EMBEDDING, LABELLED, Structure, Traits
+from memcore.tape.structure import CLASSIFICATION, EMBEDDING, LABELLED, Structure
 from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys) -> Model:
-    for key in ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "use_rms_norm",
-                "parallel_block", "rotary_emb_interleaved", "causal"):  # fmt: skip
-        k.refuse(key, False, None)
-    k.refuse("activation_function", "swiglu", None)
-    k.refuse("rotary_emb_fraction", 1.0, 1, None)
     k.refuse("num_experts", 0, 1, None)
-    hidden = k.count("hidden_size", 768)
-    heads = k.count("num_attention_heads", 12, 10**6)
-    dim = k.count_or("head_dim", max(1, hidden // heads), 10**6)
-    if k.config.get("head_dim") is None:
-        k.divides("hidden_size", hidden, "num_attention_heads", heads)
-    layers = k.count("num_hidden_layers", 12, 100_000)
-    return Model(
-        family="nomic_bert",
-        layers=layers,
-        hidden_size=hidden,
-        intermediate_size=k.count("intermediate_size", 3072),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=dim,
-        rotary_dim=dim,
-        vocab_size=k.count("vocab_size", 30_528),
-        max_positions=k.count("max_position_embeddings", 2048),
-        type_rows=k.count("type_vocab_size", 2),
-        kinds=(EVERY,) * layers,
-        traits=Traits(
-            activation=k.word("hidden_act", "silu", {"silu": "silu", "swish": "silu",
-                                                     "gelu": "gelu"}),
-            tied_embeddings=k.flag("tie_word_embeddings", True),
-            attention_dropout=k.dropout("attention_probs_dropout_prob", 0.0),
-            residual_dropout=k.dropout("hidden_dropout_prob", 0.0),
-        ),
-    )  # fmt: skip
+    return model_of(k, "nomic_bert")
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:

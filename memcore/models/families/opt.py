@@ -2,51 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from memcore.layers.ops import TOKENS, attended, by_heads, causal_lm_head, plain_mlp, value_heads
-from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import own_keys
-from memcore.models.families.rows import family_of
-from memcore.models.model import Model
+from memcore.models.families.rows import family_of, model_of
 from memcore.tape.dims import EMBED, POSITIONS, TP, VOCAB, D, Q
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, dropout, embedding, layer_norm, linear, scale, wanted
-from memcore.tape.structure import Structure, Traits
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
-
-OFFSET = 2  # rows that OPT's position table has more than it has positions
-
-
-def _config(k: Keys) -> Model:
-    hidden = k.count("hidden_size", 768)
-    heads = k.count("num_attention_heads", 12, 10**6)
-    k.divides("hidden_size", hidden, "num_attention_heads", heads)
-    first = k.flag("do_layer_norm_before", True)
-    inner = k.count_or("word_embed_proj_dim", hidden)
-    bias = k.flag("enable_bias", True)
-    positions = k.count("max_position_embeddings", 2048)
-    k.refuse("layerdrop", 0.0, 0, None)
-    return Model(
-        family="opt",
-        layers=k.count("num_hidden_layers", 12, 100_000),
-        **own_keys(hidden, heads),
-        intermediate_size=k.count("ffn_dim", 3072),
-        vocab_size=k.count("vocab_size", 50_272),
-        max_positions=positions,
-        position_rows=positions + OFFSET,
-        embedding_size=inner,
-        traits=Traits(
-            activation=k.word("activation_function", "relu", ACTIVATIONS),
-            tied_embeddings=k.flag("tie_word_embeddings", True),
-            attention_bias=bias,
-            mlp_bias=bias,
-            attention_dropout=k.dropout("attention_dropout", 0.0),
-            residual_dropout=k.dropout("dropout", 0.1),
-            norm_first=first,
-            norm_affine=k.flag("layer_norm_elementwise_affine", True),
-            final_norm=first and not k.flag("_remove_final_layer_norm", False),
-            projected_embeddings=inner != hidden,
-        ),
-    )
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:
@@ -95,4 +59,4 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, x)
 
 
-FAMILY = family_of("opt", _config, _embed, _layer, _head)
+FAMILY = family_of("opt", partial(model_of, family="opt"), _embed, _layer, _head)

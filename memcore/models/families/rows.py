@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from memcore.errors import PlanError, shown
 from memcore.models import families
-from memcore.models.config import Keys
+from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import Family, decoder_classes, labels, listed
 from memcore.models.formulas import value_of
 from memcore.models.model import Model
-from memcore.tape.structure import EMBEDDING, Structure
+from memcore.tape.structure import EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
 T = TypeVar("T")
@@ -76,6 +76,21 @@ def family_of(
     return Family(config, embed, layer, head, classes=classes_of(row), **said, **own)
 
 
+def model_of(k: Keys, family: str) -> Model:
+    """The model of a row that has a Model's fields as formulas."""
+    row = spelled_out(rows("families")[family], "families")
+    sizes = Sizes({"parts": {}, **row, "keys": {**row["keys"], **row.get("flags", {})}}, k)
+    sizes.check()
+    fields = {name: sizes.of(value) for name, value in row["model"].items()}
+    fields = {name: tuple(f) if isinstance(f, list) else f for name, f in fields.items()}
+    own = {name: sizes[name] for name in row.get("flags", {})}
+    own |= {name: sizes.of(value) for name, value in row["traits"].items()}
+    for inner in sizes.inside.values():
+        inner.check()
+    sizes.absorb()
+    return Model(family=family, traits=Traits(**own), **fields)
+
+
 class Sizes(Mapping[str, Any]):
     """What the names in a row's formulas stand for: what is known beforehand, what the row names
     itself, and keys of a config, read as the row says."""
@@ -121,18 +136,24 @@ class Sizes(Mapping[str, Any]):
             raise
         except (ArithmeticError, IndexError, TypeError, ValueError):
             found = 0  # what is wrong with the keys is an issue of theirs
-        for place, inner in self.inside.items():
-            k.absorb(place, inner.k)
+        self.absorb()
         if found < 1 and not k.issues:
             k.fail(next(iter(row["keys"])), "and the other sizes together make no model")
         return max(1, found)
 
+    def absorb(self) -> None:
+        """What is wrong with configs inside is wrong here."""
+        for place, inner in self.inside.items():
+            self.k.absorb(place, inner.k)
+
     def check(self) -> None:
         """What must be so of several keys together."""
         k = self.k
+        let = self.row.get("let", {})
         for key, value in self.row.get("divides", {}).items():
-            name, by = value if isinstance(value, list) else (key, value)
-            k.divides(key, self[name], by, self[by])
+            many, by, *name = value if isinstance(value, list) else (key, value)
+            called = name[0] if name else let.get(by, by)
+            k.divides(let.get(key, key), self.of(many), called, self.of(by))
         for key, value in self.row.get("only", {}).items():
             k.refuse(key, self.of(value), None)
         for key, other in self.row.get("as_many", {}).items():
@@ -142,30 +163,35 @@ class Sizes(Mapping[str, Any]):
     def _read(self, key: str, usual: Any) -> Any:
         k = self.k
         none = k.config.get(key) is None
-        most = 10**5 if "layer" in key or "depth" in key else 10**8
+        many = 10**5 if "layer" in key or "depth" in key else 10**6 if "head" in key else 10**8
         match usual:
             case bool():
                 return k.flag(key, usual)
             case int():
-                return k.count(key, usual, most)
+                return k.count(key, usual, many)
             case float():
                 return _number(k, key, usual, positive=True)
             case list():
-                return _counts(k, key, usual, most)
+                return _counts(k, key, usual, many)
             case str():
                 value = self.of(usual)
                 if none:
                     return value
-                return k.flag(key, value) if isinstance(value, bool) else k.count(key, value, most)
+                return k.flag(key, value) if isinstance(value, bool) else k.count(key, value, many)
             case {"absent": value, "null": other}:
                 missing = key not in k.config
-                return self.of(other) if none and not missing else k.count(key, value, most)
+                return self.of(other) if none and not missing else k.count(key, value, many)
             case {"zero": value}:
                 return 0 if k.config.get(key) == 0 else self._read(key, str(value))
             case {"number": value}:
                 return _number(k, key, value) if key not in k.config or not none else 0
-            case {"there": _}:
-                return k.config.get(key) is not None
+            case {"there": value}:
+                return not none if key in k.config else value
+            case {"activation": value}:
+                known = usual.get("of", ACTIVATIONS)
+                return k.word(key, value, {word: ACTIVATIONS[word] for word in known})
+            case {"rope": value}:
+                return k.rope(key, value, usual.get("before", ""))
             case {"dropout": value}:
                 return k.dropout(key, value)
             case {"integer": value}:

@@ -192,8 +192,9 @@ def assumed_box(plan: Plan) -> list[str]:
     boxes = "one box" if gpus <= here else f"{-(-gpus // here):,} boxes of {here:,}"
     said = (
         f"The GPUs are assumed to stand in {boxes} (cluster.gpus_per_node), joined by PCIe"
-        f"{through}; of the host's memory two channels are assumed, "
-        f"{rate_text(node.dram_bandwidth, 'B/s')}. Set cluster.node to another host."
+        f"{through}; a desktop's is assumed: {node.lanes(min(gpus, here))} lanes of PCIe for each, "
+        f"and two channels of memory, {rate_text(node.dram_bandwidth, 'B/s')}. Set cluster.node to "
+        "another host."
     )
     return [said]
 

@@ -98,6 +98,13 @@ class Accelerator(_Described):
         passes = FP32_PASSES if dtype == "fp32" and name in ("bf16", "fp16") else 1
         return self.flops.get(name, 0.0) / passes
 
+    def halves_sums(self, dtype: str) -> bool:
+        """Whether products of 16 bits run at half of their rate where they are summed in 32 bits,
+        as on GeForce boards: integers of 8 bits then run at four times that rate, not at twice."""
+        whole = self.flops.get("int8", 0.0) / 2
+        wide = dtype in ("fp16", "bf16") and self.vendor == "nvidia"
+        return wide and whole > 1.5 * self.peak_flops(dtype) > 0
+
     @property
     def tensor_flops(self) -> float:
         """Dense FLOP/s of the fastest units for 16 bits, whatever else the chip lacks."""
@@ -130,6 +137,9 @@ _CAVEATS = {
 SWITCH, MESH, CUBE, TORUS = "switch", "mesh", "cube", "torus"
 
 
+LANES, FEWEST_LANES = 16, 4  # of a slot
+
+
 class Node(_Described):
     """A host, what its accelerators share, and how fast links join them with each other.
 
@@ -148,6 +158,8 @@ class Node(_Described):
     wraps            an axis of a torus is a ring where its length is a multiple of this, and a line
                      elsewhere; whole_cubes: only where that is so of every axis
     host_slowness    what its CPU takes to start a kernel, over what a common server's takes
+    shared_lanes     lanes of PCIe that all accelerators share: a slot has what is left of them by
+                     halves, and four at least; 0: each has a slot of its own
     """
 
     gpus: Annotated[int, Field(ge=1, le=1_000)]
@@ -167,4 +179,15 @@ class Node(_Described):
     wraps: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     whole_cubes: bool = False
     host_slowness: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] = 1.0
+    shared_lanes: Annotated[int, Field(ge=0, le=1_000)] = 0
     certainty: Literal["datasheet", "assumed"] = "assumed"
+
+    def lanes(self, gpus: int) -> int:
+        """Lanes of PCIe of the slot that each of so many accelerators has."""
+        if not self.shared_lanes:
+            return LANES
+        return max(FEWEST_LANES, min(LANES, self.shared_lanes >> (gpus - 1).bit_length()))
+
+    def slot_bandwidth(self, gpus: int) -> float:
+        """B/s one way between one of so many accelerators and the host."""
+        return self.pcie_bandwidth * self.lanes(gpus) / LANES

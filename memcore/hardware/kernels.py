@@ -75,7 +75,8 @@ class Kernels:
     eight, four   of that, where weights of 6 to 8 and of 2 to 5 bits are widened before a product;
                 four_grouped: of 2 to 5 bits, where each expert's rows have a product of their own
     products    of the peak of a dtype, what products reach, by architecture and of others ('');
-                {}: by architecture, of any dtype
+                {}: by architecture, of any dtype; halved: in 16 bits on boards that run them at
+                half of their rate with sums in 32 bits; None: as elsewhere
     attention   of the peak in 16 bits; None: by architecture
     routing     of a layer with experts, more: choosing, sorting, gathering; by architecture, ''
                 for others
@@ -98,6 +99,7 @@ class Kernels:
     products: Mapping[str, Mapping[str, Constant]] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    halved: Constant | None = None
     attention: Constant | None = None
     routing: Mapping[str, Constant] = field(default_factory=lambda: MappingProxyType({}))
     hop: Constant | None = None
@@ -212,6 +214,17 @@ _PRODUCTS = MappingProxyType({
     "Blackwell": _products("Blackwell", bf16=0.7084, fp8=0.5812, fp4=0.5018),
     "": _products("others", bf16=0.7084, fp8=0.7273),
 })  # fmt: skip
+# What cuts the rate of the units leaves the way to them as it is, so that products keep them busy.
+_HALVED = exactly(
+    "matrix products, engines, boards with half the rate for sums in 32 bits, share of peak FLOP/s",
+    0.945,
+    "ratio",
+    "assumed",
+    "0.7084 of others, times 1.058 / 0.793: the median best of torch.matmul in bf16 over the "
+    "datasheet's peak on 26 such boards (GeForce 30 to 50, 0.91 to 1.16) and on 11 others (A100 "
+    "to B200, A6000, L40S, 0.66 to 0.85), github.com/zzc0721/torch-performance-test-data, "
+    "database.md of January 2026",
+)
 _READ = _today("engines, share of peak bandwidth", 0.93, "ratio")
 _ROWS = _today("rows of experts, gathered and summed, share of that", 0.379, "ratio")
 _FOUR_GROUPED = _today(
@@ -242,8 +255,8 @@ def _engine(layer: Constant, routed: Mapping[str, Constant]) -> Mapping[str, Ker
 
     def read_at(share: Constant) -> Kernels:
         return Kernels(
-            layer, share, share, _ROWS, WIDENED_8, WIDENED_4, _FOUR_GROUPED, _PRODUCTS, _ATTENTION,
-            routed, _HOP, _RANK, _ABSORBED, _PROMPTS, _LATENT, _LINK, _ALIKE,
+            layer, share, share, _ROWS, WIDENED_8, WIDENED_4, _FOUR_GROUPED, _PRODUCTS, _HALVED,
+            _ATTENTION, routed, _HOP, _RANK, _ABSORBED, _PROMPTS, _LATENT, _LINK, _ALIKE,
         )  # fmt: skip
 
     others = read_at(BANDWIDTH)

@@ -181,6 +181,7 @@ class Plan(Section):
         """
         gpu, name = self.accelerator, self.cluster.node or self.accelerator.node
         node = catalog.node(name) if isinstance(name, str) else name
+        slots = min(self.cluster.gpus_per_node or node.gpus, self.cluster.gpus)
         said = {
             "network_bandwidth": self.cluster.network_gbits * Gbit,
             "dram_bytes": node.dram_bytes and round(self.cluster.dram_gib * GiB),
@@ -195,7 +196,7 @@ class Plan(Section):
                 else node.dram_bandwidth,
                 "pcie_bandwidth": gpu.pcie_bandwidth
                 if gpu.unified_memory
-                else min(gpu.pcie_bandwidth, node.pcie_bandwidth),
+                else min(gpu.pcie_bandwidth, node.slot_bandwidth(slots)),
             }
         )
 

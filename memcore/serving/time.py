@@ -229,6 +229,8 @@ def peak(kernels: Kernels, gpu: Accelerator, dtype: str) -> float:
 def product_share(kernels: Kernels, gpu: Accelerator, dtype: str) -> Constant:
     """Of the peak, what products in a dtype reach."""
     found = for_gpu(kernels.products, gpu) or {}
+    if kernels.halved and gpu.halves_sums(dtype):
+        return kernels.halved
     return found.get(dtype) or by_architecture(gpu).products
 
 

@@ -339,6 +339,8 @@ def fast_rate(plan: Plan, x: Any = PLAIN) -> Read:
     rate = x.at("hardware.peer_bandwidth", gpu.peer_bandwidth)
     if gpu.peer_payload != 1:
         rate = rate * x.at("hardware.peer_payload", gpu.peer_payload)
+    if gpu.peer_link == "pcie":
+        rate = least(rate, x.at("hardware.pcie_bandwidth", plan.node.pcie_bandwidth))
     if gpu.peer_access:
         return rate
     rate = rate * x.constant(constants.THROUGH_HOST)

@@ -13,6 +13,7 @@ from app import report as one_page
 from app.fields import in_words
 from app.line import Item
 from app.text import VERDICTS, plain
+from memcore.plan.link import NOT_HELD, is_held
 from memcore.plan.plan import Plan
 from memcore.report import Memory, Report, Run, Serve, TogetherMemory
 from memcore.search.prices import own_price
@@ -41,6 +42,8 @@ def draw(place: str) -> None:
     about training."""
     _link_warnings()
     _problems()
+    if not is_held(state.plan()):
+        st.warning(f"**No link holds this plan:** {NOT_HELD}.", icon=":material/link_off:")
     report, pinned = state.report(), state.pinned()
     serve = report.serve if place == "Serve" else None
     together = report.together if place == "RL" else None

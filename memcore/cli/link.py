@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from memcore.cli.arguments import Commands, command, measured_option, plan_argument
 from memcore.cli.printing import json_text
 from memcore.cli.reading import given_plan, measured_of
+from memcore.errors import Issue, PlanError
 from memcore.words.jobs import VIEWS
 
 if TYPE_CHECKING:
@@ -60,7 +61,11 @@ def _query(plan: Plan, long: bool, measured: Measured | None) -> dict[str, str]:
 
 
 def _link(args: argparse.Namespace) -> int:
+    from memcore.plan.link import NOT_HELD, is_held
+
     plan, measured = given_plan(args), measured_of(args)
+    if not is_held(plan):
+        raise PlanError([Issue("model", NOT_HELD)])
     link = link_to([plan], args.base, args.long, measured)
     if args.json:
         query = _query(plan, args.long, measured)

@@ -302,6 +302,20 @@ def _encode_model(plan: Plan) -> dict[str, str]:
     return {"config": _pack(model)}
 
 
+def is_held(plan: Plan) -> bool:
+    """Whether a link holds the config.json of a plan's model, which may be too long for one."""
+    model = plan.model
+    if isinstance(model, str):
+        return True
+    return len(json.dumps(model)) <= MAX_OBJECT and len(_pack(model)) <= MAX_PAYLOAD
+
+
+NOT_HELD = (
+    "the model's config.json is too long for a link, which leads to another model without it: "
+    "take lists that say nothing of its shapes out of the file, or keep the file"
+)
+
+
 def _encode_hardware(plan: Plan) -> dict[str, str]:
     gpu, node = plan.cluster.gpu, plan.cluster.node
     query = {}

@@ -109,7 +109,7 @@ def test_another_person_is_answered_while_a_long_text_is_read(
 
 
 def test_a_config_json_of_three_megabytes_is_planned(open_app: Open) -> None:
-    """As one is that lists each of its quantized layers."""
+    """As one is that lists each of its quantized layers; that no link holds it is told."""
     page = open_app("/?mb=2")
     reading.agrees(page)
     config = dict(catalog.model_entry("llama-2-13b")["config"])
@@ -118,6 +118,7 @@ def test_a_config_json_of_three_megabytes_is_planned(open_app: Open) -> None:
     assert 3_100_000 < len(content) < MAX_JSON
     reading.drop(page, '[data-testid="stMain"] h5', "config.json", content)
     expect(page.get_by_text("13,015,864,320 parameters")).to_be_visible()
+    expect(page.get_by_text("No link holds this plan")).to_be_visible()
 
 
 @pytest.mark.parametrize("repeated", ["x", "7", "[", "x.", 'x" '])

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from tables import each
 
-from memcore import Issue, PlanError
+from memcore import Issue, PlanError, cli
 from memcore.models import catalog
 from memcore.plan import link
 from memcore.plan.keys import BESIDE, FIELDS, KEYS, KNOWN, VERSION
@@ -732,3 +732,18 @@ def test_blanks_around_a_size_are_no_other_plan(size: str) -> None:
     assert plan == Plan.of({"model": {"size": size.strip()}})
     text = query_text(encode(plan))
     assert decode(parse_qs(text)) == (plan, [])
+
+
+def test_a_config_json_that_no_link_holds_is_told(tmp_path, capsys):
+    config = dict(catalog.model_entry("llama-2-13b")["config"])
+    assert link.is_held(Plan(model=config))
+    names = [f"model.layers.{n}.mlp.up_proj" for n in range(98_000)]
+    dense = [n * 7_919_999_983 % 1_000_000_007 for n in range(9_000)]  # short, and hard to compress
+    for layers in (names, dense):
+        plan = Plan(model=config | {"layers": layers})
+        assert not link.is_held(plan)
+        assert decode(encode(plan))[1]
+        file = tmp_path / "plan.json"
+        file.write_text(json.dumps({"model": plan.model}))
+        assert cli.main(["link", str(file)]) != 0
+        assert "too long for a link" in capsys.readouterr().err

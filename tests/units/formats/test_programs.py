@@ -1,0 +1,141 @@
+"""Tables of other programs' keys: of a form that one reader runs, and as the programs have them."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from memcore.formats.found import Draft, Words
+from memcore.formats.programs import Program, Row
+from memcore.formats.servers import SERVERS, told
+from memcore.formats.trainer import read
+from memcore.plan.plan import field_paths, words_of
+
+FOLDER = files("presets") / "programs"
+NAMES = sorted(each.name.removesuffix(".toml") for each in FOLDER.iterdir())
+REFERENCE = Path(__file__).parents[2] / "reference" / "arguments.json"
+ARGUMENTS = json.loads(REFERENCE.read_text())
+NEWEST = {program: list(versions.values())[-1] for program, versions in ARGUMENTS.items()}
+
+
+def all_of(program: str) -> dict[str, list[str]]:
+    """Each argument of the newest version, with its type and its default."""
+    return {name: row for rows in NEWEST[program].values() for name, row in rows.items()}
+
+
+def rows() -> list[tuple[str, Row]]:
+    """Each row of each table, with the table's name."""
+    tables = (Program(name) for name in NAMES)
+    sections = (
+        Program(table.name, name)
+        for table in list(tables)
+        for name in ("", *(n for n, v in table.table.items() if isinstance(v, dict)))
+    )
+    return [
+        (part.name, row)
+        for part in sections
+        for name, said in part.table.items()
+        if isinstance(said, list) and said and isinstance(said[0], dict)
+        for row in part.rows[name]
+    ]
+
+
+ROWS = rows()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_table_says_where_it_is_from(name):
+    assert Program(name).table["source"]
+
+
+def test_rows_are_of_fields_and_words_of_a_plan():
+    assert len(ROWS) > 150
+    for name, row in ROWS:
+        assert row.keys or row.by, name
+        for path in row.to:
+            assert path in field_paths(), (name, path)
+            if isinstance(row.how, Words) and words_of(path):
+                assert set(row.how.table.values()) <= set(words_of(path)), (name, path)
+
+
+def test_what_is_written_is_read_again():
+    for name, row in ROWS:
+        if isinstance(row.how, Words):
+            for ours in set(row.how.table.values()):
+                assert row.how(row.written(ours)) == ours, (name, row.keys)
+
+
+@pytest.mark.parametrize("program", ["transformers", "trl", "peft"])
+def test_every_argument_of_the_trainers_is_known(program):
+    draft = Draft()
+    given = dict.fromkeys(all_of(program), "x") | {"model_init_kwargs": {}}
+    read(given | {"model_name_or_path": "x"}, draft)
+    assert draft.unread == []
+
+
+@pytest.mark.parametrize("program", ["vllm", "sglang"])
+def test_every_argument_of_a_server_is_known(program):
+    draft = Draft()
+    given = dict.fromkeys(all_of(program).keys() - {"speculative_config"}, "x")
+    told(next(each for each in SERVERS if each.label == program), given, draft)
+    assert draft.unread == []
+
+
+# What a program has where nobody says an argument, and what is planned then. 'auto' is as the
+# model computes; what optim and bf16 are follows from others.
+USUAL = {
+    "transformers": {
+        "per_device_train_batch_size": ("8", 8),
+        "optim": ("default_optim", "adamw"),
+        "dataloader_pin_memory": ("True", True),
+        "gradient_checkpointing": ("None", "none"),
+        "bf16": ("False", "fp32"),
+        "use_liger_kernel": ("False", "hf"),
+    },
+    "trl": {
+        "max_length": ("1024", 1024),
+        "gradient_checkpointing": ("True", "full"),
+        "loss_type": ("'nll'", "chunked"),
+    },
+    "vllm": {"gpu_memory_utilization": ("0.92", 0.92), "kv_cache_dtype": ("'auto'", "bf16")},
+    "sglang": {"kv_cache_dtype": ("'auto'", "bf16")},
+}
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_a_default_is_the_programs_own(name):
+    said, table = all_of(name), Program(name)
+    if name == "trl":
+        said |= NEWEST[name]["SFTConfig"]
+    found: dict[str, tuple[str, object]] = {}
+    for row in table.rows["defaults" if "defaults" in table.rows else "read"]:
+        for key in row.keys[:1] if row.usually is not None else ():
+            if key in said:
+                found.setdefault(key, (said[key][1], row.usually))
+    assert found == USUAL[name]
+
+
+# Of the keys that are read, what older versions had otherwise: where a plan of such a version is
+# another.
+MOVED = {
+    ("transformers", "4.57.6"): {"gradient_checkpointing": "False"},
+    ("transformers", "5.23.0"): {},
+    ("trl", "0.24.0"): {"max_completion_length": "256"},
+    ("trl", "1.14.0"): {"loss_type": "None"},
+}
+
+
+@pytest.mark.parametrize(("program", "version"), MOVED)
+def test_defaults_that_moved_are_known(program, version):
+    known = {key for name, row in ROWS if name in (program, "transformers") for key in row.keys}
+    moved = {
+        name: then[1]
+        for class_, rows_of in ARGUMENTS[program][version].items()
+        for name, then in rows_of.items()
+        if then and name in known and (now := NEWEST[program][class_].get(name))
+        if then[1] != now[1]
+    }
+    assert moved == MOVED[program, version]

@@ -744,7 +744,7 @@ def _script(content: str, given: Mapping[str, str]) -> tuple[tuple[str, ...], ..
         for value in variables.values()
         if re.match(r"\s*--?[A-Za-z]", value)
     ]
-    return (*lines[:MAX_COMMANDS], *arrays)
+    return (*lines, *arrays)
 
 
 # A loop over constants.
@@ -970,9 +970,13 @@ def _value(node: ast.expr) -> int:
 
 
 def _split(content: str) -> list[tuple[str, ...]]:
-    """The words of each command."""
+    """The words of each of the first commands."""
     found: list[tuple[str, ...]] = []
     for line in filter(str.strip, content.split("\n")):
+        if len(found) >= MAX_COMMANDS:
+            found = _commands_of(found)
+            if len(found) >= MAX_COMMANDS:
+                break
         words: list[str] = []
         for word in _words(line[:MAX_EXPANDED]):
             if word == "#SBATCH":  # Slurm's options
@@ -985,6 +989,11 @@ def _split(content: str) -> list[tuple[str, ...]]:
             else:
                 words.append(word)
         found.append(tuple(words))
+    return _commands_of(found)[:MAX_COMMANDS]
+
+
+def _commands_of(found: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Those that are commands: that have words, and set no variable to options."""
     return [words for words in found if words and not _SET.match(" ".join(words[:2]))]
 
 

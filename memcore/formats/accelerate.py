@@ -83,11 +83,32 @@ CALLED = (
 )
 
 
+# Options of `accelerate launch` that are of DeepSpeed, and switches of who shards.
+OF_DEEPSPEED = re.compile(r"zero|^offload_|^deepspeed_config_file$|^gradient_")
+SWITCHES = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP", "multi_gpu": "MULTI_GPU"}
+
+
+def in_file(given: Mapping[str, str]) -> dict[str, str]:
+    """Options of `accelerate launch` as keys of its file, over which they stand (accelerate 1.15:
+    commands/launch.py, _validate_launch_command)."""
+    found = {}
+    for name, value in given.items():
+        section = "fsdp_config." if name.startswith("fsdp_") else ""
+        if name in SWITCHES:
+            found["distributed_type"] = SWITCHES[name]
+        else:
+            found[f"deepspeed_config.{name}" if OF_DEEPSPEED.search(name) else section + name] = (
+                value
+            )
+    return found
+
+
 def launched(given: Mapping[str, Any], draft: Draft) -> None:
     """What `accelerate launch` is told by its own options."""
     keys = Keys(given, underscored)
     if keys.on("use_deepspeed") or {"zero_stage", "deepspeed_config_file"} & given.keys():
-        _deepspeed(keys, draft)
+        own = {name: value for name, value in given.items() if OF_DEEPSPEED.search(name)}
+        _deepspeed(Keys(own, underscored), draft)
     elif keys.on("use_fsdp"):
         inner = {key: value for key, value in given.items() if key.startswith("fsdp_")}
         shards(Keys(inner), "", draft)
@@ -169,7 +190,10 @@ def shards(given: Keys, words: str, draft: Draft) -> None:
     zero = STRATEGIES.get(said, 3)
     if second and reshards is not None:
         zero = 3 if keys.on("reshard_after_forward") else 2
-    draft.put("train.zero", zero, "fsdp_sharding_strategy", said or "FULL_SHARD")
+    if said or (second and reshards is not None):
+        draft.put("train.zero", zero, "fsdp_sharding_strategy", said or reshards)
+    else:
+        draft.otherwise("train.zero", zero, "fsdp_sharding_strategy")
     if said.startswith("HYBRID") or said in ("4", "5"):
         draft.later.append(_groups)
     if not second:

@@ -233,6 +233,8 @@ class Draft:
     frozen_tower  the key that keeps it from training, of a program that loads it to train; '' of
               any other
     quantized  what an hf_quant_config.json says beside the model's config.json
+    head      what stands in place of the vocabulary in the names of classes, as
+              'ForSequenceClassification', and of how many classes; '' where nobody says it
     guesser   what the files call the draft, and its config.json (drafted) where they hold one
     served    what it is called by those who ask it
     left      keys that move memory or time and that no plan says, with why; differs: those whose
@@ -259,6 +261,7 @@ class Draft:
     towers: bool = False
     frozen_tower: str = ""
     of_text: bool = False
+    head: tuple[str, int] = ("", 0)
     guesser: str = ""
     drafted: Mapping[str, Any] | None = None
     left: list[Issue] = field(default_factory=list)

@@ -43,7 +43,7 @@ def read(command: Sequence[str], draft: Draft) -> None:
     keys = Keys(given)
     draft.nodes = max(draft.nodes, nodes(command))
     each = draft.count(keys, "nproc_per_node", "num_gpus", "ntasks_per_node")
-    each = each or _variable(command, "NPROC_PER_NODE")
+    each = each or _variable(command, "NPROC_PER_NODE") or _variable(command, "NGPU")
     for option in ("gres", "gpus_per_node"):
         # --gres=gpu:a100:4, --gpus-per-node=a100:4
         if not each and (found := re.search(r"(?:^|:)(\d+)", str(given.get(option, "")))):
@@ -58,10 +58,10 @@ def read(command: Sequence[str], draft: Draft) -> None:
         whole_job = int(named[1])
     draft.ranks = max(draft.ranks, whole_job, each * max(1, draft.nodes))
     if "accelerate" in words and "launch" in words:
-        accelerate.launched(options(_before(command))[1], draft)
+        accelerate.launched(options(before_program(command))[1], draft)
 
 
-def _before(command: Sequence[str]) -> list[str]:
+def before_program(command: Sequence[str]) -> list[str]:
     """A launcher's own words: those before the program that it starts."""
     ends = (
         at
@@ -86,6 +86,7 @@ def seen(commands: Sequence[Sequence[str]]) -> int:
 BY_FILE = (
     *("axolotl", "llamafactory-cli", "trl", "tune", "swift", "xtuner", "python", "python3"),
     *("torchrun", "accelerate", "deepspeed", "srun", "uv"),
+    "run_train.sh",  # torchtitan's, which CONFIG_FILE and NGPU are for
 )
 OTHER_FILES = (
     *("--config_file", "--config-file", "--deepspeed", "--deepspeed_config"),

@@ -20,7 +20,8 @@ VOCABULARY = 50_432  # of the 20B tokenizer, padded
 
 def recognise(values: Mapping[str, Any]) -> bool:
     """Whether a document is such a file."""
-    return len(set(NEOX.listed("marks")) & {str(key).replace("-", "_") for key in values}) >= 3
+    names = {str(key).replace("-", "_") for key in values}
+    return len(set(NEOX.listed("marks")) & names) >= 3 or set(NEOX.listed("local")) <= values.keys()
 
 
 def read(values: Mapping[str, Any], draft: Draft) -> None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from memcore.formats import accelerate, launchers
 from memcore.formats.launchers import BY_FILE, OTHER_FILES
 from memcore.formats.texts import Text, options, read_value, written
 
@@ -43,11 +44,10 @@ def applied(texts: Sequence[Text]) -> list[Text]:
     }
     given: dict[str, list[tuple[str, str]]] = {}
     for text in found:
-        if by_name and text.document is None:
-            for command in text.commands:
-                file, pairs = _over(command, by_name)
-                if pairs:
-                    given.setdefault(file, []).extend(pairs)
+        for command in text.commands if by_name and text.document is None else ():
+            for file, pairs in (_over(command, by_name), _launches(command, by_name)):
+                given.setdefault(file, []).extend(pairs)
+    given.pop("", None)
     return [_with(text, given.get(text.name, [])) for text in found]
 
 
@@ -88,10 +88,10 @@ def _over(command: Sequence[str], by_name: dict[str, str]) -> tuple[str, list[tu
             or each.rpartition("/")[2] in PROGRAMS
             or (n and command[n - 1] in ("-m", "--module"))
         ]
-        if not starts and not own:
+        if not (starts or own or option == "CONFIG_FILE"):
             return "", []
         words = list(command[at + 1 :])
-        if not own:
+        if starts and not own:
             words += command[starts[-1] + 1 : at]
         sets = [set_to for each in words if (set_to := SETS.fullmatch(each))]
         rest = options(each for each in words if not SETS.fullmatch(each))[1]
@@ -99,6 +99,17 @@ def _over(command: Sequence[str], by_name: dict[str, str]) -> tuple[str, list[tu
         pairs |= {set_to[1]: set_to[2] for set_to in sets}
         return file, [(k, v) for k, v in pairs.items() if k not in OF_LAUNCH]
     return "", []
+
+
+def _launches(command: Sequence[str], by_name: dict[str, str]) -> tuple[str, list[tuple[str, str]]]:
+    """The same of `accelerate launch` and its own file."""
+    words = [word.rpartition("/")[2] for word in command]
+    if not {"accelerate", "launch"} <= set(words):
+        return "", []
+    given = options(launchers.before_program(command[words.index("launch") :]))[1]
+    file = by_name.get(PurePath(str(given.pop("config_file", ""))).name, "")
+    pairs = {name: _text(value) for name, value in given.items()}
+    return file, list(accelerate.in_file(pairs).items()) if file else []
 
 
 def _text(value: str | bool | list[str]) -> str:

@@ -209,6 +209,7 @@ def read_files(
     texts = overrides.applied(texts)
     readers = {text.name: _reader(text) for text in texts}
     _join(texts, readers)
+    _merge(texts, readers)
     _starters(texts, readers)
     kinds = {name: kind for name, (_, kind, _) in readers.items()}
     for text in texts:
@@ -413,6 +414,19 @@ def _join(texts: Sequence[Text], readers: dict[str, Reader]) -> None:
             turn, kind, _ = readers[job.name]
             readers[job.name] = turn, kind, functools.partial(recipes.read, joined)
             readers |= {text.name: (turn, kind, lambda draft: None) for text in more}
+
+
+def _merge(texts: Sequence[Text], readers: dict[str, Reader]) -> None:
+    """Files of GPT-NeoX are one document, which its command is given in parts."""
+    parts = [text for text in texts if readers[text.name][1] == "GPT-NeoX"]
+    whole: dict[str, Any] = {}
+    for text in parts:
+        whole |= text.document or {}
+    for text in parts[1:]:
+        readers[text.name] = (*readers[text.name][:2], lambda draft: None)
+    if parts[1:]:
+        turn, kind, _ = readers[parts[0].name]
+        readers[parts[0].name] = turn, kind, functools.partial(neox.read, whole)
 
 
 def _starters(texts: Sequence[Text], readers: dict[str, Reader]) -> None:
@@ -675,7 +689,26 @@ def _model(
             assumed.append(Issue("train.images", message))
     if found != draft.model:
         assumed.append(Issue("model", f"{shown(draft.model)} has the shapes of the preset {found}"))
-    return found
+    return _headed(found, draft)
+
+
+NAMED_HEAD = re.compile(r"(?:For\w+|LMHeadModel|Model)$")
+
+
+def _headed(preset: str, draft: Draft) -> Any:
+    """A preset with the head that the files load it with, where its family has one so."""
+    head, classes = draft.head
+    if not head:
+        return preset
+    config = catalog.model_entry(preset)["config"]
+    stem = NAMED_HEAD.sub("", next(iter(config.get("architectures") or [""])))
+    other = {**config, "architectures": [f"{stem}{head}"], "num_labels": classes}
+    try:
+        resolve_model(other)
+    except PlanError:
+        draft.leave(head, "is not planned of this model: its vocabulary is")
+        return preset
+    return other
 
 
 def _of_text(draft: Draft, config: Mapping[str, Any], assumed: list[Issue]) -> None:

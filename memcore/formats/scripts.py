@@ -26,6 +26,8 @@ COMPUTED = "computed"  # the key of those whose values no constant says
 # What loads a model for training, and the keys that say in which dtype.
 LOADS = re.compile(r"(?:For\w+|AutoModel|FastLanguageModel|FastModel|FastVisionModel)\.from_pre")
 DTYPES = {"dtype", "torch_dtype"}
+HEADS = re.compile(r"AutoModel(For(?:Sequence|Token|Image)Classification|ForQuestionAnswering)\b")
+HEAD = "the head"  # the key of what stands in place of the vocabulary
 STORED = "loaded as stored"  # the key of a script that says no dtype
 AS_STORED = (
     "no dtype: the weights are assumed to be in bf16, as stored, which transformers 5 goes by; "
@@ -40,6 +42,7 @@ UNSLOTH = (
 )
 SHARED = 0.5  # of a GPU, which its vLLM takes where from_pretrained says no gpu_memory_utilization
 ONE_COPY = "Unsloth's vLLM has its weights in common with what trains: here each has its own"
+LABELS = 2  # of a head where nobody says how many (transformers: PretrainedConfig.num_labels)
 OFFLOADED = ("train.offload_activations", "cpu", "use_gradient_checkpointing")
 
 
@@ -75,6 +78,8 @@ def settings(content: str) -> dict[str, Any]:
                     python.value(node.args[0], constants) if node.args else said.get("model_name")
                 )
                 beside.setdefault(MODEL, first)
+                if headed := HEADS.search(ast.unparse(node.func)):
+                    beside.setdefault(HEAD, headed[1])
                 if LOADS.search(ast.unparse(node.func)) and not DTYPES & given.keys():
                     beside.setdefault(STORED, True)
             beside |= {n: v for n, v in said.items() if n != "model_name"}
@@ -104,9 +109,14 @@ def read(content: str, draft: Draft) -> None:
         draft.put("train.adapter_dtype", "fp32", "Unsloth's get_peft_model")
     if re.search(r"^\s*\w+ = prepare_model_for_kbit_training\(", content, re.MULTILINE):
         draft.put("train.unquantized_dtype", "fp32", "prepare_model_for_kbit_training")
+    if head := said.pop(HEAD, ""):
+        classes = said.pop("num_labels", None)
+        draft.head = head, classes if isinstance(classes, int) else LABELS
+        said.pop("problem_type", None)
     if said.pop(STORED, False):
         said["dtype"] = AUTO
-        draft.leave("from_pretrained", AS_STORED)
+        if str(said.get("fp16")).lower() != "true":
+            draft.leave("from_pretrained", AS_STORED)
     called = said.pop("")
     started = (called,) if called.startswith("Training") else ("trl", called)
     trainer.read(said, draft, str, started)

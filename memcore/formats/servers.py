@@ -16,7 +16,7 @@ from memcore.errors import shown
 from memcore.formats import hub, placement, python
 from memcore.formats.found import Around, Draft, Keys, UnsaidError, hyphened, positive
 from memcore.formats.programs import Program
-from memcore.formats.texts import UNSET, adds, module, options
+from memcore.formats.texts import OF_LLAMA, UNSET, adds, module, options
 from memcore.units import GiB
 from memcore.words.engines import ENGINES, LLAMA_CPP, VLLM, roomy
 
@@ -202,6 +202,8 @@ def read(
         given = _in_full(server, given)
     if any(word.endswith("llama_cpp.server") for word in own):
         given = _bound(given, 2048, draft)
+    if server is LLAMA:
+        environment = _of_llama_cpp(environment)
     model = _served(own, plain, given)
     _read(server, Keys({**environment, **given}, _option), model, draft)
 
@@ -217,8 +219,18 @@ def settings(commands: Sequence[Sequence[str]]) -> dict[str, str]:
     for command in commands:
         for word_ in command:
             name, given, value = word_.partition("=")
-            if given and name in deciding:
+            if given and (name in deciding or name.startswith(OF_LLAMA_CPP)):
                 found[name] = value
+    return found
+
+
+def _of_llama_cpp(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables, with those that are llama.cpp's options under these (common/arg.cpp, set_env)."""
+    found = {}
+    for name, value in environment.items():
+        option = name.removeprefix(OF_LLAMA_CPP).lower()
+        other = OF_LLAMA.get(option.replace("_", "-"), option).replace("-", "_")
+        found[other if name.startswith(OF_LLAMA_CPP) else name] = value.strip("\"'")
     return found
 
 
@@ -398,6 +410,7 @@ def _shared_out(keys: Keys, draft: Draft) -> int:
 
 
 HUGE = 160 * GiB  # of a GPU on which vLLM reads more tokens at once
+OF_LLAMA_CPP = "LLAMA_ARG_"
 OFFLINE = "LLM"  # vLLM's class that has a batch of prompts, and no clients
 BESIDE = {"KvCacheConfig", "SpeculativeConfig"}  # whose values are the engine's
 ENVIRONMENT = Program("environment")

@@ -22,6 +22,7 @@ from memcore.formats.found import (
     positive,
     underscored,
 )
+from memcore.formats.methods import SHARE
 from memcore.formats.texts import options
 
 JOBS = ("sft", "pt", "rlhf")
@@ -95,10 +96,25 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if stage[:4] == "zero" and stage[4:5] in "0123" and not stage.endswith(".json"):
         zero: dict[str, Any] = {"stage": int(stage[4])}
         own["deepspeed"] = {"zero_optimization": zero | (OFFLOADED if "offload" in stage else {})}
+    slept = own.pop("sleep_level", None)
+    if slept is not None:
+        own["vllm_enable_sleep_mode"] = str(slept) not in ("0", "none")
+    rolls = str(own.get("rlhf_type")).lower() == "grpo"
+    moves = [name for name in ("offload_model", "offload_optimizer") if rolls and name in own]
+    away = [name for name in moves if str(own.pop(name)).lower() == "true"]
+    if rolls:
+        draft.otherwise(SHARE, ROLLOUT_SHARE, underscored("vllm_gpu_memory_utilization"))
     trainer.read(own, draft, underscored, ("swift",))
+    if away:
+        draft.put("together.trainer", "host", underscored(away[0]), True)
+    if rolls and own.get("beta") is None:
+        draft.fields["together.reference"] = "gpu"
+        draft.tell("together.reference", underscored("beta"), f"not said: {BETA}")
     draft.later.append(_accumulates)
 
 
+# Of GRPO, where nobody says them (ms-swift's Command-line-parameters, of 2026).
+BETA, ROLLOUT_SHARE = 0.04, 0.9
 SEQUENCES = 16  # of a step over all ranks, where nobody says how many micro-batches it has
 
 

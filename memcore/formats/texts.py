@@ -440,7 +440,15 @@ def _commands(text: Text) -> tuple[tuple[str, ...], ...]:
     manifest = any(word in text.content for word in ("image", "modelFormat", '"args"'))
     containers = _containers(_documents(text.content)) if manifest else []
     found = [command for each in containers for command in _of_container(each)]
-    return tuple(found[:MAX_COMMANDS]) or (*_of_python(text.content), *_script(text.content, {}))
+    given = _of_envs(text) if "envs:" in text.content else {}
+    return tuple(found[:MAX_COMMANDS]) or (*_of_python(text.content), *_script(text.content, given))
+
+
+def _of_envs(text: Text) -> dict[str, str]:
+    """Variables that a file of SkyPilot or dstack sets for what it runs."""
+    envs = (text.document or {}).get("envs")
+    pairs = envs.items() if isinstance(envs, Mapping) else _pairs(envs)
+    return {str(name): str(value) for name, value in pairs if value is not None}
 
 
 def _with_macros(text: Text) -> str:

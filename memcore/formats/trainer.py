@@ -142,6 +142,9 @@ def read(
     if program is FACTORY:  # a GPU each, of Ray's workers
         draft.ranks = draft.ranks or draft.count(keys, "ray_num_workers")
     towards = methods.read(keys, draft, started)
+    if towards == "reward" and program is TRL:  # trl 1.16: reward_trainer.py, one score of a class
+        draft.head = "ForSequenceClassification", 1
+        draft.put("train.cross_entropy", "eager", "reward", "a score, and no vocabulary")
     _referred(program, keys, draft, towards)
     _options(program, keys, draft, towards)
     _sharded(keys, draft)
@@ -528,6 +531,8 @@ def _precision(program: Program, keys: Keys, draft: Draft, adapter: str) -> None
     # Whose weights stay in the dtype that it computes in (LLaMA-Factory: model/adapter.py).
     pure = pure or (program is FACTORY and flag(keys.values.get("use_badam") or False))
     others = keys.on("fp16", "float16")
+    if as_stored and others and not keys.on("bf16"):  # whose scaler takes no gradients in fp16
+        loaded = ""
     if program is AXOLOTL and keys.values.get("bf16", AUTO) in (None, AUTO) and not others:
         keys.values["bf16"] = True  # where the GPU has it, unless told otherwise
     elif program is TRL and keys.values.get("bf16") is None and not others:

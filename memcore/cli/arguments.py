@@ -83,7 +83,7 @@ def gpu(text: str) -> Any:
         return card_of(text)
     if text in catalog.gpu_names() or not (found := cards.preset(text)):
         return text
-    print(printable(f"memplan: {shown(text)} is taken for {found}"), file=sys.stderr)
+    print(printable(f"memplan: {cards.taken(text, found)}"), file=sys.stderr)
     return found
 
 

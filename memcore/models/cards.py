@@ -26,17 +26,35 @@ def preset(name: str) -> str:
     card from its maker's others, and no word that the card's own description lacks: a 4070 is no
     4070 Ti, and a 4080 laptop no 4080. Of several memories that it leaves open it is the smallest,
     since what fits there fits the others too; of forms the SXM one."""
+    fitting = [
+        (card.name == name, len(card.chip), -card.memory, "sxm" in card.forms, card.name)
+        for card in _meant(name)
+    ]
+    return max(fitting)[-1] if fitting else ""
+
+
+def _meant(name: str) -> list[Card]:
+    """The cards that a name may mean."""
     words = _words(name)
     sizes = {word for word in words if SIZE.fullmatch(word)}
     forms = words & FORMS
     rest = words - sizes - FORMS
-    fitting = [
-        (card.name == name, len(card.chip), -card.memory, "sxm" in card.forms, card.name)
+    return [
+        card
         for card in _cards()
         if card.chip - BRANDS <= rest <= card.described and forms <= card.forms
         if not sizes or sizes == {f"{card.memory}gb"}
     ]
-    return max(fitting)[-1] if fitting else ""
+
+
+def taken(name: str, found: str) -> str:
+    """That a name is taken for a preset, and which other memories the same card has."""
+    cards = _meant(name)
+    chip = next((card.chip for card in cards if card.name == found), frozenset())
+    sizes = sorted({card.memory for card in cards if card.chip == chip})
+    others = [f"{size}" for size in sizes if f"-{size}gb" not in found]
+    more = f", the one with the least memory: others have {', '.join(others)} GB" if others else ""
+    return f"{shown(name)} is taken for {found}{more}"
 
 
 def near(name: str, most: int = 5) -> list[str]:

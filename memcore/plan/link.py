@@ -414,7 +414,7 @@ def _preset(name: str, text: str, issues: list[Issue]) -> str:
     """A preset's name; says so when the preset was corrected since the link was made."""
     preset, mark, revision = text.partition("~")
     if name == "gpu" and preset not in catalog.gpu_names() and (meant := cards.preset(preset)):
-        issues.append(Issue(name, f"{shown(preset)} is taken for {meant}"))
+        issues.append(Issue(name, cards.taken(preset, meant)))
         preset = meant
     current = _revision(name, preset)
     if mark and current and revision != str(current):

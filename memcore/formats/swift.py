@@ -22,7 +22,6 @@ from memcore.formats.found import (
     positive,
     underscored,
 )
-from memcore.formats.methods import SHARE
 from memcore.formats.texts import options
 
 JOBS = ("sft", "pt", "rlhf")
@@ -103,7 +102,9 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     moves = [name for name in ("offload_model", "offload_optimizer") if rolls and name in own]
     away = [name for name in moves if str(own.pop(name)).lower() == "true"]
     if rolls:
-        draft.otherwise(SHARE, ROLLOUT_SHARE, underscored("vllm_gpu_memory_utilization"))
+        draft.otherwise(
+            "serve.memory_utilization", ROLLOUT_SHARE, underscored("vllm_gpu_memory_utilization")
+        )
     trainer.read(own, draft, underscored, ("swift",))
     if away:
         draft.put("together.trainer", "host", underscored(away[0]), True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from memcore.words.word import Word
+from memcore.words.word import Word, rows
 
 PAGED = "paged"
 AWARE = "adamw-aware"
@@ -37,9 +39,7 @@ class Optimizer(Word):
     temporaries         tensors as large as the parameters that are alive during the step
     step_bytes          of a step counter on the GPU, per parameter tensor
     tables              lookup tables of 256 fp32 values, for all parameters together
-    starts              operations that the host starts for each updated tensor; one for many takes
-                        36 of them, or more where it reads fewer lists of them (PyTorch:
-                        ATen/native/cuda/MultiTensorApply.cuh, depth_to_max_tensors)
+    starts              operations that the host starts for each updated tensor
     kernel              whose rate its FLOPs are done at, where bytes alone do not bound it
     aware               it reads gradients of any dtype as they are, and keeps of an fp32 master
                         copy only the 16 bits that the weight lacks
@@ -64,7 +64,6 @@ class Optimizer(Word):
 
 
 _ADAM = (State("exp_avg"), State("exp_avg_sq"))
-_MOMENTUM = (State("momentum_buffer"),)
 _ADAM_8BIT = (
     State("state1", "quantized", "int8"),
     State("state2", "quantized", "int8"),
@@ -104,120 +103,41 @@ def _block_quantized(bits: int, block: int) -> tuple[State, ...]:
     )
 
 
-_AO_8, _AO_4 = _block_quantized(8, 256), _block_quantized(4, 128)
-
-# What stands here is what `optimizer.state` holds after a step (torch 2.13), and the lists that the
-# foreach implementations make (torch/optim/adam.py, _adafactor.py); Lion as in lion-pytorch;
-# 8-bit Adam as in bitsandbytes/optim/optimizer.py (0.50): min_8bit_size 4096, blocks of 256.
-# What is paged get_state_buffer says there; `starts` of these: two prefetches, step and wait.
-# Megatron's precision-aware one: transformer_engine/pytorch/optimizers/fused_adam.py (2.11: step,
-# get_unscaled_state, store_param_remainders).
-OPTIMIZERS = {
-    "adamw": Optimizer(
-        "AdamW (fused)",
-        "Two moments per parameter; torch.optim.AdamW(fused=True) needs no temporaries.",
-        _ADAM,
-        _ADAM,
-        12,
-        step_bytes=4,
-        starts=2 / 36,
-    ),
-    AWARE: Optimizer(
-        "AdamW, moments in bf16",
-        "Megatron's --use-precision-aware-optimizer: moments in bf16, and of each fp32 master copy "
-        "the 16 bits that its bf16 weight lacks. Gradients are read in the dtype that they were "
-        "summed in; the moments are fp32 while the step runs.",
-        tuple(State(s.name, dtype="bf16") for s in _ADAM),
-        tuple(State(s.name, dtype="bf16") for s in _ADAM),
-        12,
-        temporaries=tuple(f"{s.name}, fp32" for s in _ADAM),
-        starts=6 + 2 / 36,  # each moment is widened before it; narrowed and copied behind it
-        aware=True,
-    ),
-    "adamw-foreach": Optimizer(
-        "AdamW (foreach)",
-        "The same moments; PyTorch's default on GPUs makes one more tensor as large as all "
-        "parameters during the step.",
-        _ADAM,
-        _ADAM,
-        12,
-        temporaries=("sqrt of exp_avg_sq",),
-        starts=9 / 48,
-    ),
-    "adam8bit": Optimizer(
-        "Adam, 8 bit",
-        "Both moments in 8 bits with an fp32 scale for each 256 of them (bitsandbytes); a "
-        "parameter of fewer than 4,096 elements keeps 32 bits.",
-        _ADAM_8BIT,
-        _ADAM_8BIT,
-        16,
-        tables=("qmap1", "qmap2"),
-        kernel="8-bit update",
-    ),
-    "paged-adamw32bit": Optimizer(
-        "AdamW, paged",
-        "Both moments in fp32, in unified memory (bitsandbytes' PagedAdamW32bit): on the GPU while "
-        "it has room, on the host otherwise. A parameter of fewer than 100,000 elements keeps them "
-        "on the GPU.",
-        _PAGED_ADAM,
-        _PAGED_ADAM,
-        12,
-        starts=4.0,
-    ),
-    "paged-adamw8bit": Optimizer(
-        "AdamW, 8 bit, paged",
-        "Moments in 8 bits, in unified memory (bitsandbytes' PagedAdamW8bit); their scales stay on "
-        "the GPU.",
-        _PAGED_ADAM_8BIT,
-        _PAGED_ADAM_8BIT,
-        16,
-        tables=("qmap1", "qmap2"),
-        kernel="8-bit update",
-        starts=4.0,
-    ),
-    "torchao-adamw8bit": Optimizer(
-        "AdamW, 8 bit (torchao)",
-        "Both moments in 8 bits with an fp32 scale for each 256 of them (torchao.optim.AdamW8bit); "
-        "a parameter of fewer than 4,096 elements keeps them whole.",
-        _AO_8,
-        _AO_8,
-        16,
-    ),
-    "torchao-adamw4bit": Optimizer(
-        "AdamW, 4 bit (torchao)",
-        "Both moments in 4 bits with an fp32 scale for each 128 of them (torchao.optim.AdamW4bit); "
-        "a parameter of fewer than 4,096 elements keeps them whole.",
-        _AO_4,
-        _AO_4,
-        16,
-    ),
-    "sgd": Optimizer("SGD", "Keeps nothing between steps.", (), (), 2, starts=1 / 64),
-    "sgd-momentum": Optimizer(
-        "SGD with momentum", "One moment per parameter.", _MOMENTUM, _MOMENTUM, 4, starts=3 / 64
-    ),
-    "lion": Optimizer(
-        "Lion", "One moment per parameter.", (State("exp_avg"),), (State("exp_avg"),), 6, starts=7
-    ),
-    "adafactor": Optimizer(
-        "Adafactor",
-        "A value per row and one per column of each matrix instead of moments "
-        "(torch.optim.Adafactor); its step makes one tensor as large as all parameters.",
-        (State("row_var", "rows"), State("col_var", "columns")),
-        (State("variance"),),
-        10,
-        temporaries=("update",),
-        starts=6 + 13 / 48,
-    ),
-    "muon": Optimizer(
-        "Muon",
-        "One moment for the matrices of the layers; AdamW for embedding, head and vectors.",
-        _MOMENTUM,
-        _ADAM,
-        40,
-        outer=_ADAM,
-        starts=23,
-    ),
+STATES: dict[str, tuple[State, ...]] = {
+    "none": (),
+    "adam": _ADAM,
+    "bf16": tuple(State(s.name, dtype="bf16") for s in _ADAM),
+    "momentum": (State("momentum_buffer"),),
+    "one": (State("exp_avg"),),
+    "factored": (State("row_var", "rows"), State("col_var", "columns")),
+    "variance": (State("variance"),),
+    "8 bit": _ADAM_8BIT,
+    "paged": _PAGED_ADAM,
+    "paged 8 bit": _PAGED_ADAM_8BIT,
+    "torchao 8 bit": _block_quantized(8, 256),
+    "torchao 4 bit": _block_quantized(4, 128),
 }
+
+
+def _optimizer(
+    matrices: str,
+    vectors: str,
+    outer: str = "",
+    starts: float = 1.0,
+    lists: Sequence[int] = (),
+    **facts: Any,
+) -> Optimizer:
+    """An optimizer by its row of presets/words.toml."""
+    return Optimizer(
+        matrices=STATES[matrices],
+        vectors=STATES[vectors],
+        outer=STATES[outer] if outer else None,
+        starts=starts + lists[0] / lists[1] if lists else starts,
+        **facts,
+    )
+
+
+OPTIMIZERS = {name: _optimizer(**row) for name, row in rows("optimizers").items()}
 
 # Those that treat each number by itself, or each 256 of them, so that a flat partition will do.
 DEEPSPEED_OPTIMIZERS = (

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from memcore.words.precision import BY_ROW, BY_TENSOR, PRECISIONS, UNMASTERED, EightBit, Precision
-from memcore.words.word import Word, table
+from memcore.words.word import Word, rows, table
 
 NEVER = 4  # one more than ZeRO's last stage
 
@@ -62,87 +62,45 @@ class Framework(Word):
         return "hf" not in self.kernels
 
 
+_MIXED = {
+    "pytorch": UNMASTERED
+    | {
+        "fp16-mixed": Precision("fp16", "fp16", "fp16", "fp16", "fp32", "fp32", scaled=True),
+        "bf16-mixed": Precision("bf16", "bf16", "bf16", "bf16", "fp32", "fp32"),
+    },
+    "megatron": {
+        "fp16-mixed": Precision("fp16", "fp16", "fp16", "fp32", "fp32", "fp32", scaled=True),
+        **{
+            word: Precision("bf16", "bf16", "bf16", "fp32", "fp32", "fp32", eight_bit=how)
+            for word, how in (
+                ("bf16-mixed", None),
+                ("fp8-mixed", EightBit()),
+                ("fp8-delayed", EightBit(delayed=True)),
+                ("fp8-params", EightBit(primary=True)),
+                ("mxfp8", EightBit(block=32)),
+                ("mxfp8-params", EightBit(block=32, primary=True)),
+            )
+        },
+    },
+    "fsdp2": UNMASTERED
+    | {
+        "fp16-mixed": Precision("fp32", "fp16", "fp16", "fp32", "", "fp32", scaled=True),
+        **{
+            word: Precision("fp32", "bf16", "bf16", "fp32", "", "fp32", float8=how)
+            for word, how in (
+                ("bf16-mixed", ""),
+                ("float8-tensorwise", BY_TENSOR),
+                ("float8-rowwise", BY_ROW),
+            )
+        },
+    },
+    "deepspeed": {
+        "bf16-mixed": Precision("bf16", "bf16", "bf16", "bf16", "fp32", "fp32"),
+        "fp16-mixed": Precision("fp16", "fp16", "fp16", "fp16", "fp32", "fp32"),
+    },
+}
 FRAMEWORKS = {
-    "pytorch": Framework(
-        "PyTorch (DDP)",
-        "One full copy per GPU; gradients are averaged with DistributedDataParallel. ZeRO 1 is "
-        "torch's ZeroRedundancyOptimizer.",
-        zero=(0, 1),
-        copies=UNMASTERED
-        | {
-            "fp16-mixed": Precision("fp16", "fp16", "fp16", "fp16", "fp32", "fp32", scaled=True),
-            "bf16-mixed": Precision("bf16", "bf16", "bf16", "bf16", "fp32", "fp32"),
-        },
-        plain=True,
-        rows=True,
-        by_hand=True,
-    ),
-    "megatron": Framework(
-        "Megatron-LM",
-        "megatron.core with Transformer Engine's kernels: gradients are summed in a buffer, as a "
-        "rule in fp32. ZeRO 1 is its distributed optimizer, ZeRO 3 Megatron-FSDP.",
-        zero=(0, 1, 3),
-        copies={
-            "fp16-mixed": Precision("fp16", "fp16", "fp16", "fp32", "fp32", "fp32", scaled=True),
-            **{
-                word: Precision("bf16", "bf16", "bf16", "fp32", "fp32", "fp32", eight_bit=how)
-                for word, how in (
-                    ("bf16-mixed", None),
-                    ("fp8-mixed", EightBit()),
-                    ("fp8-delayed", EightBit(delayed=True)),
-                    ("fp8-params", EightBit(primary=True)),
-                    ("mxfp8", EightBit(block=32)),
-                    ("mxfp8-params", EightBit(block=32, primary=True)),
-                )
-            },
-        },
-        kernels=("megatron",),
-        gathers=3,
-        shards=3,
-        one_dtype=True,
-        to_end=True,
-    ),
-    "fsdp2": Framework(
-        "PyTorch FSDP2",
-        "torch.distributed.fsdp.fully_shard on each layer. ZeRO 3 reshards after forward, ZeRO 2 "
-        "keeps the gathered layers until backward, ZeRO 0 replicates (a shard group of one).",
-        zero=(0, 2, 3),
-        copies=UNMASTERED
-        | {
-            "fp16-mixed": Precision("fp32", "fp16", "fp16", "fp32", "", "fp32", scaled=True),
-            **{
-                word: Precision("fp32", "bf16", "bf16", "fp32", "", "fp32", float8=how)
-                for word, how in (
-                    ("bf16-mixed", ""),
-                    ("float8-tensorwise", BY_TENSOR),
-                    ("float8-rowwise", BY_ROW),
-                )
-            },
-        },
-        plain=True,
-        gathers=0,  # of one rank without ZeRO
-        shards=2,
-        hybrid=True,
-        one_dtype=True,
-        as_floats=True,
-    ),
-    "deepspeed": Framework(
-        "DeepSpeed",
-        "deepspeed.initialize: 16-bit weights in flat groups, fp32 master copies and moments of "
-        "the own partition, gradients reduced in buckets. ZeRO 3 gathers weights ahead of use, up "
-        "to stage3_max_live_parameters of them.",
-        zero=(0, 1, 2, 3),
-        copies={
-            "bf16-mixed": Precision("bf16", "bf16", "bf16", "bf16", "fp32", "fp32"),
-            "fp16-mixed": Precision("fp16", "fp16", "fp16", "fp16", "fp32", "fp32"),
-        },
-        gathers=3,
-        shards=3,
-        nvme=True,
-        flat=True,
-        one_dtype=True,
-        threads=True,
-    ),
+    name: Framework(copies=_MIXED[name], **row) for name, row in rows("frameworks").items()
 }
 
 COPIES = {

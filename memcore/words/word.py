@@ -36,7 +36,15 @@ W = TypeVar("W", bound=Word)
 
 def table(name: str, kind: type[W]) -> dict[str, W]:
     """The words of a table of presets/words.toml, in its order."""
-    return {word: kind(**fields) for word, fields in _tables()[name].items()}
+    return {word: kind(**row) for word, row in rows(name).items()}
+
+
+def rows(name: str) -> Mapping[str, Mapping[str, Any]]:
+    """The same as the file has them; a list is a tuple."""
+    return {
+        word: {key: tuple(v) if isinstance(v, list) else v for key, v in row.items()}
+        for word, row in _tables()[name].items()
+    }
 
 
 @functools.cache

@@ -13,40 +13,40 @@ from app import palette
 from app.charts.base import figure
 from app.charts.time import literal
 from app.tables.accuracy import compared_path, figure_text
-from memcore import evidence
+from memcore.evidence.comparison import CHECK, SOURCES, Comparison
 
-SOURCES = dict(zip(evidence.SOURCES, palette.SOURCE_COLOURS, strict=False))
+COLOURS = dict(zip(SOURCES, palette.SOURCE_COLOURS, strict=False))
 SPREAD = 0.7  # of a band's height, over which its points are spread so that none hides another
 OUTLIERS = 0.004  # share of the points that may lie outside the part of the axis that is shown
 
 
-def _bands(rows: Sequence[evidence.Comparison]) -> dict[str, list[evidence.Comparison]]:
+def _bands(rows: Sequence[Comparison]) -> dict[str, list[Comparison]]:
     """Rows by what is compared: the band with the worst first, and in it the worst on top."""
-    bands: dict[str, list[evidence.Comparison]] = {}
+    bands: dict[str, list[Comparison]] = {}
     for row in sorted(rows, key=lambda row: -abs(row.error)):
         bands.setdefault(row.kind, []).append(row)
     return bands
 
 
-def residuals(rows: Sequence[evidence.Comparison], most: int | None = None) -> go.Figure:
+def residuals(rows: Sequence[Comparison], most: int | None = None) -> go.Figure:
     """How far each figure of ours is from theirs, in percent, in the first `most` bands or in all.
     What a constant was tuned on has marks of its own."""
     bands = dict(itertools.islice(_bands(rows).items(), most))
-    points: dict[tuple[str, str], list[tuple[evidence.Comparison, float]]] = {}
+    points: dict[tuple[str, str], list[tuple[Comparison, float]]] = {}
     for band, members in enumerate(bands.values()):
         for i, row in enumerate(members):
             height = band + SPREAD * ((i + 0.5) / len(members) - 0.5)
             points.setdefault((row.source, row.used_for), []).append((row, height))
     traces = [
         go.Scatter(
-            name=source if used_for == evidence.CHECK else f"{source} ({used_for})",
+            name=source if used_for == CHECK else f"{source} ({used_for})",
             x=[100 * row.error for row, _ in marks],
             y=[height for _, height in marks],
             mode="markers",
             marker={
-                "symbol": "circle" if used_for == evidence.CHECK else "x",
+                "symbol": "circle" if used_for == CHECK else "x",
                 "size": 6,
-                "color": SOURCES[source],
+                "color": COLOURS[source],
             },
             customdata=[(_compared(row), compared_path(row)) for row, _ in marks],
             hovertemplate="%{customdata[0]}<extra></extra>",
@@ -89,10 +89,10 @@ def _near_and_far(errors: Sequence[float]) -> tuple[list[float], str]:
 
 def _legend_order(item: tuple[tuple[str, str], Any]) -> tuple[int, str]:
     (source, used_for), _ = item
-    return evidence.SOURCES.index(source), used_for
+    return SOURCES.index(source), used_for
 
 
-def _compared(row: evidence.Comparison) -> str:
+def _compared(row: Comparison) -> str:
     """A comparison in words."""
     words = [
         row.regime,

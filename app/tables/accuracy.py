@@ -7,15 +7,26 @@ from collections.abc import Sequence
 from statistics import median
 
 from app.tables.base import PATH, Rows
-from memcore import evidence
+from memcore.evidence.comparison import (
+    AGREEMENT,
+    CHECK,
+    MEASURED,
+    Comparison,
+    by_kind,
+    spread_texts,
+)
+from memcore.evidence.last import last_compared
+from memcore.evidence.times import STEP_TIME, TIME_TOLERANCE
+from memcore.evidence.workings import sizes
 from memcore.hardware import constants, kernels
 from memcore.plan.plan import Plan
+from memcore.quantity.glossary import method
 from memcore.tape.dims import AXES, DIMENSIONS
 from memcore.units import bytes_text, gib_text, rate_text, seconds_text
 from memcore.words import engines
 
 
-def accuracy(rows: Sequence[evidence.Comparison]) -> Rows:
+def accuracy(rows: Sequence[Comparison]) -> Rows:
     """Every figure of others with ours, the largest difference first."""
     return [
         {
@@ -49,13 +60,13 @@ def accuracy(rows: Sequence[evidence.Comparison]) -> Rows:
 
 
 @functools.cache
-def _positions() -> dict[evidence.Comparison, int]:
-    return {row: i for i, row in enumerate(evidence.last_compared())}
+def _positions() -> dict[Comparison, int]:
+    return {row: i for i, row in enumerate(last_compared())}
 
 
-def compared_path(row: evidence.Comparison) -> str:
+def compared_path(row: Comparison) -> str:
     """Where a comparison is explained."""
-    return f"evidence.compared.{_positions()[row]}" if row in _positions() else ""
+    return f"compared.{_positions()[row]}" if row in _positions() else ""
 
 
 def figure_text(value: float) -> str:
@@ -64,36 +75,34 @@ def figure_text(value: float) -> str:
 
 
 def matching(
-    rows: Sequence[evidence.Comparison], source: str | None, family: str | None
-) -> list[evidence.Comparison]:
+    rows: Sequence[Comparison], source: str | None, family: str | None
+) -> list[Comparison]:
     """The rows of a source and of a family; None: of any."""
     return [r for r in rows if source in (None, r.source) and family in (None, r.family)]
 
 
-def sources(rows: Sequence[evidence.Comparison]) -> list[str]:
+def sources(rows: Sequence[Comparison]) -> list[str]:
     """Where the rows are from."""
     return list(dict.fromkeys(r.source for r in rows))
 
 
-def families(rows: Sequence[evidence.Comparison]) -> list[str]:
+def families(rows: Sequence[Comparison]) -> list[str]:
     """The families of models that the rows are about."""
     return sorted({r.family for r in rows} - {""})
 
 
-def agreement(rows: Sequence[evidence.Comparison]) -> Rows:
+def agreement(rows: Sequence[Comparison]) -> Rows:
     """How many rows of each kind there are, and how far ours are from theirs, as the documents
     have it. What a constant was tuned on and what was only checked are never in one line."""
     return [
-        dict(
-            zip(evidence.AGREEMENT, (*key, len(group), *evidence.spread_texts(group)), strict=True)
-        )
-        for key, group in evidence.by_kind(rows).items()
+        dict(zip(AGREEMENT, (*key, len(group), *spread_texts(group)), strict=True))
+        for key, group in by_kind(rows).items()
     ]
 
 
-def tuning(rows: Sequence[evidence.Comparison]) -> str:
+def tuning(rows: Sequence[Comparison]) -> str:
     """What was tuned on and what was only checked, in a sentence."""
-    tuned = sum(r.used_for != evidence.CHECK for r in rows)
+    tuned = sum(r.used_for != CHECK for r in rows)
     if not tuned:
         return "Every row is a check: nothing in Memplan was tuned on any of them."
     return (
@@ -102,7 +111,7 @@ def tuning(rows: Sequence[evidence.Comparison]) -> str:
     )
 
 
-def headline(rows: Sequence[evidence.Comparison]) -> str:
+def headline(rows: Sequence[Comparison]) -> str:
     """What the comparisons come to, in one paragraph."""
     counted = [r for r in rows if r.what in ("parameters", "saved")]
     equal = sum(r.error == 0 for r in counted)
@@ -110,14 +119,12 @@ def headline(rows: Sequence[evidence.Comparison]) -> str:
         max([abs(r.error) for r in rows if r.what == "peak" and (r.regime == "autocast") == a])
         for a in (False, True)
     )
-    runs = [r for r in rows if r.source == evidence.MEASURED and r.confidence == "high"]
+    runs = [r for r in rows if r.source == MEASURED and r.confidence == "high"]
     allocated = median([abs(r.error) for r in runs if r.what == "allocated"])
     reserved = [r for r in runs if r.what == "reserved"]
     inside = sum(r.error == 0 for r in reserved)
-    times = [
-        abs(r.error) for r in runs if r.what == evidence.STEP_TIME and r.used_for == evidence.CHECK
-    ]
-    near = sum(e <= evidence.TIME_TOLERANCE for e in times)
+    times = [abs(r.error) for r in runs if r.what == STEP_TIME and r.used_for == CHECK]
+    near = sum(e <= TIME_TOLERANCE for e in times)
     return (
         f"**{len(rows):,} figures of others and of an H100 of our own beside Memplan's.** Of the "
         f"{len(counted):,} parameter counts and sums of saved tensors, {equal:,} are equal to the "
@@ -126,7 +133,7 @@ def headline(rows: Sequence[evidence.Comparison]) -> str:
         f"memory is {allocated:.1%} off in the median, and {inside} of {len(reserved)} figures of "
         f"reserved memory lie inside the interval; of {len(times)} step times that nothing was "
         f"tuned on half are within {median(times):.1%}, and {near} within "
-        f"{evidence.TIME_TOLERANCE:.0%}. What misses is listed with its reason."
+        f"{TIME_TOLERANCE:.0%}. What misses is listed with its reason."
     )
 
 
@@ -162,16 +169,16 @@ def _constant_text(value: float, unit: str) -> str:
 
 def terms() -> Rows:
     """Words that the pages use."""
-    return list(evidence.method()["terms"])
+    return list(method()["terms"])
 
 
 def dimensions(plan: Plan) -> Rows:
     """The names in shapes, with what this plan makes of them."""
-    sizes = evidence.sizes(plan)
+    here = sizes(plan)
     return [
         {
             "name": name,
-            "here": f"{sizes[name]:,}",
+            "here": f"{here[name]:,}",
             "meaning": each.meaning,
             "kind": kind,
             PATH: f"evidence.dimensions.{name}",
@@ -183,4 +190,4 @@ def dimensions(plan: Plan) -> Rows:
 
 def left_out() -> Rows:
     """What no figure includes, and how much it could matter."""
-    return list(evidence.method()["left_out"])
+    return list(method()["left_out"])

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app import charts, parts, state, tables
-from memcore import evidence
+from memcore.evidence.last import last_compared
 
 SOURCES = """
 ##### What each source is
@@ -68,7 +68,7 @@ def dimensions() -> None:
     )
 
 
-compared = evidence.last_compared()
+compared = last_compared()
 parts.prose(tables.headline(compared))
 parts.table(
     tables.agreement(compared),

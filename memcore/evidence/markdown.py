@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from memcore import evidence
 from memcore.evidence import calibration, last, peers
+from memcore.evidence.calculators import STATES, worked
 from memcore.evidence.comparison import (
     AGREEMENT,
     CHECK,
@@ -47,10 +47,12 @@ from memcore.evidence.engines import (
     versions,
     without_drafts,
 )
+from memcore.evidence.figures import compare
 from memcore.evidence.fit import PATH as LEFT_OUT
 from memcore.evidence.fit import source_of
 from memcore.evidence.measured import compared_runs, left_out_of_rules, measured_table
 from memcore.evidence.ranks import BEST, jobs, ranks_table
+from memcore.evidence.times import compared_times, times_table
 from memcore.models.catalog import accelerator
 from memcore.plan.plan import Plan
 from memcore.search import measured as servers
@@ -82,7 +84,7 @@ def _line(errors: Sequence[float]) -> tuple[str, str, str, str]:
 def _checks(*what: str, autocast: bool | None = None) -> list[Comparison]:
     return [
         r
-        for r in evidence.compare()
+        for r in compare()
         if r.what in what and r.used_for == CHECK and autocast in (None, r.regime == "autocast")
     ]
 
@@ -103,13 +105,13 @@ def steps() -> dict[str, list[Comparison]]:
     """The measured steps, by how far they are from those that the constants were tuned on."""
     runs = [
         (_kind(Plan.of(run["plan"])), source_of(run), run["used_for"])
-        for run in evidence.times_table()["runs"]
+        for run in times_table()["runs"]
     ]
     kinds = {kind for kind, _, used in runs if used == TUNED}
     sources = {source for _, source, used in runs if used == TUNED}
     found: dict[str, list[Comparison]] = {"tuned on": [], "checked": []}
     found |= {TWINS: [], SAME: [], NEW: []}
-    for (kind, source, _), r in zip(runs, evidence.compared_times(), strict=True):
+    for (kind, source, _), r in zip(runs, compared_times(), strict=True):
         if r.used_for != CHECK:
             found["tuned on"].append(r)
             continue
@@ -120,7 +122,7 @@ def steps() -> dict[str, list[Comparison]]:
 
 def rule() -> str:
     """Ours and the rule's on the same steps, by kind of work and distance."""
-    runs = evidence.times_table()["runs"]
+    runs = times_table()["runs"]
     rules = {
         run["run"]: relative(peers.ruled(Plan.of(run["plan"])), run["seconds"]) for run in runs
     }
@@ -143,7 +145,7 @@ def others() -> str:
     rows = [
         (of.framework, of.other, f"{len(of.theirs)}", off_text(of.half),
          off_text(of.half_of_theirs), f"{of.closer}")
-        for of in peers.peer_errors(evidence.compared_times())
+        for of in peers.peer_errors(compared_times())
     ]  # fmt: skip
     head = ("framework", "beside", "figures", "ours: half within", "theirs", "theirs is nearer")
     return table(head, rows)
@@ -231,13 +233,13 @@ def left_out_steps() -> list[tuple[str, float]]:
     constants that were fitted to the other sources."""
     found = tomllib.loads(LEFT_OUT.read_text(encoding="utf-8"))
     errors = {source: iter(of["errors"]) for source, of in found.items()}
-    runs = ((run, source_of(run)) for run in evidence.times_table()["runs"])
+    runs = ((run, source_of(run)) for run in times_table()["runs"])
     return [(like(Plan.of(run["plan"]))[2], next(errors[of])) for run, of in runs if of in errors]
 
 
 def everything() -> str:
     """Each kind of figure, those that were tuned on apart from those that were checked."""
-    rows = [(*key, *_spread(group)) for key, group in by_kind(evidence.compare()).items()]
+    rows = [(*key, *_spread(group)) for key, group in by_kind(compare()).items()]
     return table(AGREEMENT, rows)
 
 
@@ -284,7 +286,7 @@ def far_off(least: float = 0.1) -> str:
     """Every checked figure that is further off than `least`, the worst first."""
     rows = [
         r
-        for r in evidence.compare()
+        for r in compare()
         if abs(r.error) > least and r.used_for == CHECK and r.what != OUT_OF_MEMORY
     ]
     return table(
@@ -312,8 +314,8 @@ def calculators() -> str:
                 bytes_text(w.tracker),
                 bytes_text(w.ours),
             )
-            for w in evidence.worked()
-            if (said := [s.theirs for s in w.figures if s.calculator.counts != evidence.STATES])
+            for w in worked()
+            if (said := [s.theirs for s in w.figures if s.calculator.counts != STATES])
         ],
     )
 
@@ -513,7 +515,7 @@ PAGES = ("README.md", "docs/accuracy.md")
 
 
 def main() -> int:
-    last.write(evidence.compare())
+    last.write(compare())
     for page in PAGES:
         path = ROOT / page
         path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memcore import evidence
+from memcore.evidence.comparison import CHECK
+from memcore.evidence.last import last_compared
+from memcore.evidence.workings import sizes
 from memcore.quantity.formula import Formula, known
 from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.shapes import dimension
@@ -25,9 +27,9 @@ def _beside(ours: float, theirs: float, unit: str, source: str, error: float) ->
     return Formula(error, formula.words, formula.numbers, formula.terms)
 
 
-@rule("evidence.compared.*")
+@rule("compared.*")
 def _compared(book: Book, i: str) -> Explanation:
-    c = evidence.last_compared()[int(i)]
+    c = last_compared()[int(i)]
     meaning = [DIFFERENCE, c.remark, f"Used for: {c.used_for}."]
     if c.low < c.high:
         meaning.append(
@@ -35,7 +37,7 @@ def _compared(book: Book, i: str) -> Explanation:
         )
     if c.tolerance:
         meaning.append(f"A test allows {c.tolerance:.2%}.")
-    elif c.used_for == evidence.CHECK and not c.run:
+    elif c.used_for == CHECK and not c.run:
         meaning.append("A test wants them equal.")
     formula = _beside(c.ours, c.theirs, c.unit, c.run or c.source, c.error)
     return about(
@@ -45,7 +47,7 @@ def _compared(book: Book, i: str) -> Explanation:
 
 @rule("evidence.dimensions.*")
 def _dimension(book: Book, name: str) -> Explanation:
-    of = Extent(int(evidence.sizes(book.plan)[name]), (DIMENSIONS | AXES)[name])
+    of = Extent(int(sizes(book.plan)[name]), (DIMENSIONS | AXES)[name])
     factor = dimension(book, of).terms[0]
     source = factor.source or f"the plan: {factor.path.removeprefix('plan.')}"
     return about(name, "", None, factor.note, [source], value=factor.value)

@@ -18,8 +18,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 import rig
-from memcore import evidence
 from memcore.evaluate import evaluate
+from memcore.evidence.figures import compare
 from memcore.formats import Text, read_files
 from memcore.formats.export import export
 from memcore.models import catalog
@@ -526,7 +526,7 @@ def test_every_download(open_app: Open) -> None:
     assert not cells.map(lambda cell: cell[:1] in tuple("=+-@\t\r") and len(cell) > 0).any().any()
 
     table = csv("accuracy", "memplan-accuracy.csv")
-    assert len(table) == len(evidence.compare())
+    assert len(table) == len(compare())
     one = table[table["our_low"].isna() & (table["what"] != "out of memory")]  # no interval
     errors = 100 * (one["our_value"] / one["their_value"] - 1).fillna(0)
     assert (errors - one["error %"]).abs().max() < 1e-9

@@ -10,22 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from memcore import evidence
+from memcore.evidence.measured import measured_table
+from memcore.evidence.papers import published_table
+from memcore.evidence.served import served_table
+from memcore.evidence.times import times_table
 from memcore.models import catalog
 from memcore.models.counts import parameters
 from memcore.models.families import from_config
 
 LIST = Path(__file__).resolve().parents[3] / "shared" / "measured" / "measured.csv"
-TABLES = (evidence.measured_table(), evidence.served_table(), evidence.times_table())
+TABLES = (measured_table(), served_table(), times_table())
 PARAMETERS = "PA0002"  # torchtitan's DeepSeek-V3 16B, as V2 Lite but for its vocabulary
 
 
 def compared():
     runs = [run for table in TABLES for run in table["runs"]]
-    found = Counter(
-        f for run in (*runs, *evidence.published_table()) for f in run.get("figures", ())
-    )
-    found.update(run["id"] for run in evidence.times_table()["runs"])
+    found = Counter(f for run in (*runs, *published_table()) for f in run.get("figures", ()))
+    found.update(run["id"] for run in times_table()["runs"])
     return found + Counter([PARAMETERS])
 
 

@@ -5,8 +5,7 @@ import pytest
 from tables import each
 
 from memcore.evaluate import evaluate
-from memcore.evidence import compared_served, served_table
-from memcore.evidence.served import planned
+from memcore.evidence.served import compared_served, planned, served_table
 from memcore.plan.plan import Plan
 from memcore.serving import allocator, stored
 from memcore.units import GiB, MiB

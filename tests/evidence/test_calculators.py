@@ -2,13 +2,13 @@
 
 import pytest
 
-from memcore import evidence
 from memcore.evaluate import evaluate
+from memcore.evidence.calculators import COUNTS, STATES, calculators_table, worked
 from memcore.plan.plan import Plan
 
-TABLE = evidence.calculators_table()
-SAID = {(s.calculator.name, w.name): s for w in evidence.worked() for s in w.figures}
-PLANS = {w.name: w.plan for w in evidence.worked()}
+TABLE = calculators_table()
+SAID = {(s.calculator.name, w.name): s for w in worked() for s in w.figures}
+PLANS = {w.name: w.plan for w in worked()}
 ROUNDED = 2**20  # a tool that prints whole MiB
 
 
@@ -24,7 +24,7 @@ def test_every_calculator_has_a_source_a_version_and_a_reason():
     for c in TABLE["calculators"]:
         assert c["url"].startswith("https://")
         assert c["version"]
-        assert c["counts"] in evidence.COUNTS
+        assert c["counts"] in COUNTS
         assert c["how"] in ("run", "formula")
         assert len(c["remark"]) > 40, c["name"]
 
@@ -36,18 +36,18 @@ def test_every_figure_is_a_size_and_says_what_was_asked():
         assert f["inputs"]
 
 
-@pytest.mark.parametrize("worked", evidence.worked(), ids=lambda w: w.name)
+@pytest.mark.parametrize("worked", worked(), ids=lambda w: w.name)
 def test_each_calculator_is_compared_with_what_it_counts(worked):
     memory = evaluate(worked.plan).memory
     step = next(m for m in memory.timeline if m.id == "optimizer-step")
     kept = sum(step.consumers[c] for c in ("parameters", "gradients", "optimizer_states"))
     for s in worked.figures:
-        states_only = s.calculator.counts == evidence.STATES
+        states_only = s.calculator.counts == STATES
         assert s.ours == (kept if states_only else memory.allocated_bytes)
         assert s.excess == pytest.approx(s.theirs / s.ours - 1)
 
 
-@pytest.mark.parametrize("worked", evidence.worked(), ids=lambda w: w.name)
+@pytest.mark.parametrize("worked", worked(), ids=lambda w: w.name)
 def test_memplan_agrees_with_the_tracker_where_calculators_do_not(worked):
     if worked.name == "gpt2-xl-eager":  # torch.pow is in fp32 under CUDA's autocast alone
         assert worked.tracker < worked.ours < 1.06 * worked.tracker

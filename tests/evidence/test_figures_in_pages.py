@@ -8,16 +8,11 @@ from dataclasses import replace
 import pytest
 
 from memcore.evaluate import evaluate
-from memcore.evidence import (
-    TUNED,
-    campaign,
-    compare,
-    fit,
-    last_compared,
-    markdown,
-    peers,
-    times_table,
-)
+from memcore.evidence import campaign, fit, markdown, peers
+from memcore.evidence.comparison import TUNED
+from memcore.evidence.figures import compare
+from memcore.evidence.last import last_compared
+from memcore.evidence.times import times_table
 from memcore.plan.plan import Plan
 
 

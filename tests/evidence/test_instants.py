@@ -11,8 +11,7 @@ from collections import Counter
 import pytest
 from tables import each
 
-from memcore import evidence
-from memcore.evidence.pytorch import dispatched_bytes
+from memcore.evidence.pytorch import dispatched_bytes, oracle, plan_of
 from memcore.plan.plan import Plan
 from memcore.tape import ledger
 from memcore.tape.kinds import Role
@@ -39,7 +38,7 @@ KINDS = {
     "Temp": "other",
     "Buffer": "other",
 }
-ROWS = [r for r in evidence.oracle() if r["kind"] == "peak"]
+ROWS = [r for r in oracle() if r["kind"] == "peak"]
 
 
 def kind_of(row):
@@ -56,7 +55,7 @@ def kind_of(row):
 @functools.cache  # two tests ask of each row
 def ours_at_peak(at_row):
     """Our peak of forward and backward: its instant's name, and bytes by kind."""
-    plan = evidence.plan_of(ROWS[at_row])
+    plan = plan_of(ROWS[at_row])
     step, amounts = step_of(plan), Amounts(training_sizes(plan))
     found = [(*dispatched_bytes(i, amounts), i) for i in step.instants if i.id != "optimizer-step"]
     _, at, peak = max(found, key=lambda f: f[0])

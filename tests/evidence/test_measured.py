@@ -5,13 +5,15 @@ from statistics import mean, median
 import pytest
 
 from memcore.evaluate import evaluate
-from memcore.evidence import campaign, compared_runs, measured_table
+from memcore.evidence import campaign
 from memcore.evidence.comparison import OUT_OF_MEMORY, TUNED
 from memcore.evidence.measured import (
     ALLOCATED_TOLERANCE,
     RESERVED_INSIDE,
     RESERVED_WIDTH,
+    compared_runs,
     left_out_of_rules,
+    measured_table,
     over_rules,
 )
 from memcore.evidence.planned import memory_of

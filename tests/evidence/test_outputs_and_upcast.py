@@ -8,7 +8,7 @@ from explained import checked
 
 from memcore import PlanError
 from memcore.evaluate import evaluate
-from memcore.evidence import compared_runs, measured_table
+from memcore.evidence.measured import compared_runs, measured_table
 from memcore.explain.book import Book
 from memcore.plan.link import decode
 from memcore.plan.plan import Plan

@@ -5,8 +5,10 @@ from statistics import linear_regression, median
 
 import pytest
 
-from memcore.evidence import campaign, compared_runs, compared_times
+from memcore.evidence import campaign
 from memcore.evidence.comparison import text
+from memcore.evidence.measured import compared_runs
+from memcore.evidence.times import compared_times
 from memcore.hardware import constants
 from memcore.models import catalog
 from memcore.units import MiB

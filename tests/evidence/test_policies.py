@@ -10,7 +10,7 @@ import pytest
 from tables import each
 
 from memcore.evaluate import evaluate
-from memcore.evidence import REGIMES
+from memcore.evidence.pytorch import REGIMES
 from memcore.plan.plan import Plan
 from memcore.words.training import CHECKPOINTING, CROSS_ENTROPY, KERNELS
 

@@ -3,8 +3,8 @@
 import pytest
 from tables import each
 
-from memcore import evidence
 from memcore.evaluate import evaluate
+from memcore.evidence.papers import published, published_table, states, weights
 from memcore.plan.plan import Plan
 
 NORM_SHARE = 0.001  # norms and step counters, which the bytes-per-parameter figures leave out
@@ -13,7 +13,7 @@ NARROW = 0.01  # attention's share of the FLOPs is larger in narrow layers
 DRAWN = 0.15  # of lengths that are drawn the paper prints the means only
 
 
-@each("row", evidence.published, ids=lambda r: r.what)
+@each("row", published, ids=lambda r: r.what)
 def test_published_figures(row):
     drawn = "KV cache:" in row.what or "in a batch" in row.what
     assert abs(row.error) <= row.tolerance <= (DRAWN if drawn else LOOSEST)
@@ -21,24 +21,24 @@ def test_published_figures(row):
 
 
 def test_weights_are_two_bytes_per_parameter():
-    for figure in evidence.published_table():
+    for figure in published_table():
         if figure["quantity"] == "weights":
             parameters = evaluate(Plan.of(figure["plan"])).parameters
-            assert evidence.weights(figure) == 2 * parameters
+            assert weights(figure) == 2 * parameters
 
 
 def test_states_per_parameter():
     """At the optimizer step of a 7B model on one GPU, unsharded: 8, 12 and 16 bytes."""
-    figures = [f for f in evidence.published_table() if f["quantity"] == "states"]
+    figures = [f for f in published_table() if f["quantity"] == "states"]
     assert [f["bytes_per_parameter"] for f in figures] == [8, 12, 16]
     for figure in figures:
-        each = evidence.states(figure) / evaluate(Plan.of(figure["plan"])).parameters
+        each = states(figure) / evaluate(Plan.of(figure["plan"])).parameters
         assert each == pytest.approx(figure["bytes_per_parameter"], rel=NORM_SHARE)
 
 
 def test_offloads_of_zero_infinity_grow_with_batch_or_width():
     """Weights and states are moved once whatever the batch; of checkpoints the width counts."""
-    ours = [row.ours for row in evidence.published() if "FLOPs per byte" in row.what]
+    ours = [row.ours for row in published() if "FLOPs per byte" in row.what]
     weights, more_weights, states, more_states, kept, narrow = ours
     assert more_weights == pytest.approx(4 * weights, rel=NORM_SHARE)
     assert more_states == pytest.approx(4 * states, rel=NORM_SHARE)

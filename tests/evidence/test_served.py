@@ -11,7 +11,6 @@ from tables import each
 
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
-from memcore.evidence import compared_served
 from memcore.evidence.served import (
     FIRST,
     GENERATING,
@@ -21,6 +20,7 @@ from memcore.evidence.served import (
     SPEED,
     SPEED_TOLERANCE,
     TOLERANCES,
+    compared_served,
     served_table,
 )
 from memcore.explain.book import Book

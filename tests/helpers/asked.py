@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from memcore.evidence import REGIMES
 from memcore.evidence.planned import training_of
-from memcore.evidence.pytorch import dispatched, wider_on_a_gpu
+from memcore.evidence.pytorch import REGIMES, dispatched, wider_on_a_gpu
 from memcore.models.families import FAMILIES, from_config, wrappers
 from memcore.plan.plan import Plan
 

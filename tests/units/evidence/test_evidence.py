@@ -8,7 +8,15 @@ from importlib.resources import files
 import pytest
 
 from app import charts, tables
-from memcore import evidence
+from memcore.evidence.calculators import compared_tracker
+from memcore.evidence.comparison import CHECK, MEASURED, SOURCES, TUNED, relative, signed_text
+from memcore.evidence.figures import compare
+from memcore.evidence.links import links_table
+from memcore.evidence.measured import measured_table
+from memcore.evidence.papers import published_table
+from memcore.evidence.pytorch import oracle, preset_parameters
+from memcore.evidence.served import served_table
+from memcore.evidence.times import times_table
 from memcore.hardware import constants, kernels
 from memcore.models import catalog
 from memcore.models.families import FAMILIES
@@ -21,39 +29,39 @@ GEMMA = Plan(model="gemma-2-9b", train={"grad_accumulation": 3, "checkpointing":
 
 
 def test_every_row_of_every_table_is_compared_once():
-    found = evidence.compare()
+    found = compare()
     assert len(found) == sum(
         map(
             len,
             (
-                evidence.oracle(),
-                evidence.preset_parameters(),
-                evidence.compared_tracker(),
-                evidence.measured_table()["runs"],
-                evidence.times_table()["runs"],
-                evidence.served_table()["runs"],
-                evidence.links_table()["runs"],
-                evidence.published_table(),
+                oracle(),
+                preset_parameters(),
+                compared_tracker(),
+                measured_table()["runs"],
+                times_table()["runs"],
+                served_table()["runs"],
+                links_table()["runs"],
+                published_table(),
             ),
         )
     )
-    assert {r.source for r in found} == set(evidence.SOURCES)
-    assert {r.used_for for r in found} == {evidence.CHECK, evidence.TUNED}
-    assert all(r.source == evidence.MEASURED for r in found if r.used_for == evidence.TUNED)
-    assert evidence.compare() is found
+    assert {r.source for r in found} == set(SOURCES)
+    assert {r.used_for for r in found} == {CHECK, TUNED}
+    assert all(r.source == MEASURED for r in found if r.used_for == TUNED)
+    assert compare() is found
 
 
 def test_every_difference_is_within_its_tolerance():
     """What misses a measured run has its reason beside it (tests/evidence/test_measured.py)."""
-    for row in evidence.compare():
+    for row in compare():
         assert abs(row.error) <= row.tolerance or row.remark, row
 
 
 def test_a_difference_is_relative_and_signed():
-    assert evidence.relative(110, 100) == pytest.approx(0.1)
-    assert evidence.relative(90, 100) == pytest.approx(-0.1)
-    assert evidence.relative(0, 0) == 0
-    assert evidence.relative(1, 0) == float("inf")
+    assert relative(110, 100) == pytest.approx(0.1)
+    assert relative(90, 100) == pytest.approx(-0.1)
+    assert relative(0, 0) == 0
+    assert relative(1, 0) == float("inf")
 
 
 def test_the_tables_are_in_the_package_that_is_installed():
@@ -65,7 +73,7 @@ def test_the_tables_are_in_the_package_that_is_installed():
 
 
 def test_published_figures_are_told_apart_and_have_sources():
-    figures = evidence.published_table()
+    figures = published_table()
     assert len({f["what"] for f in figures}) == len(figures) >= 16
     assert all(f["source"] for f in figures)
 
@@ -101,7 +109,7 @@ def test_every_dimension_has_a_value_under_every_plan(plan):
 
 
 def test_the_worst_come_first_and_no_value_is_rounded():
-    rows = tables.accuracy(evidence.compare())
+    rows = tables.accuracy(compare())
     errors = [abs(r["error %"]) for r in rows]
     assert errors == sorted(errors, reverse=True)
     read = list(csv.DictReader(io.StringIO(tables.csv(rows).decode())))
@@ -109,21 +117,21 @@ def test_the_worst_come_first_and_no_value_is_rounded():
     for row in read:
         ours, theirs = float(row["our_value"]), float(row["their_value"])
         if row["our_low"] == row["our_high"] and row["what"] != "out of memory":
-            assert float(row["error %"]) == pytest.approx(100 * evidence.relative(ours, theirs))
+            assert float(row["error %"]) == pytest.approx(100 * relative(ours, theirs))
 
 
 def test_the_summary_counts_every_row_and_says_the_worst():
-    found = evidence.compare()
+    found = compare()
     summary = tables.agreement(found)
     assert sum(r["figures"] for r in summary) == len(found)
     worst = max(found, key=lambda r: abs(r.error))
     (line,) = (r for r in summary if (r["what"], r["used for"]) == (worst.kind, worst.used_for))
-    assert line["worst"] == evidence.comparison.signed_text(worst.error)
+    assert line["worst"] == signed_text(worst.error)
     assert f"{len(found):,} figures" in tables.headline(found)
 
 
 def test_the_chart_shows_every_row_once_and_the_worst_band_first():
-    found = evidence.compare()
+    found = compare()
     figure = charts.residuals(found)
     band_of_worst = max(found, key=lambda r: abs(r.error)).kind
     assert figure.layout.yaxis.ticktext[0].startswith(f"{band_of_worst} (")
@@ -140,7 +148,7 @@ def test_the_chart_shows_every_row_once_and_the_worst_band_first():
 
 
 def test_what_was_tuned_on_is_kept_apart_from_what_was_only_checked():
-    found = [r for r in evidence.compare() if r.used_for == evidence.CHECK]
+    found = [r for r in compare() if r.used_for == CHECK]
     assert "nothing in Memplan was tuned" in tables.tuning(found)
     tuned = [replace(r, used_for="allocator slack") for r in found[-3:]]
     mixed = found[:-3] + tuned
@@ -173,7 +181,7 @@ NO_PRESET = {
 
 
 def test_rows_of_a_source_and_of_a_family():
-    found = evidence.compare()
+    found = compare()
     assert len(tables.matching(found, None, None)) == len(found)
     for source in tables.sources(found):
         rows = tables.matching(found, source, None)

@@ -6,7 +6,7 @@ from explained import checked
 
 from memcore import PlanError
 from memcore.evaluate import evaluate
-from memcore.evidence import compared_runs
+from memcore.evidence.measured import compared_runs
 from memcore.explain.book import Book
 from memcore.plan.plan import Plan
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from memcore import cli, evidence
+from memcore import cli
 from memcore.evaluate import evaluate
+from memcore.evidence.times import times_table
 from memcore.hardware.constants import MOST_GPUS
 from memcore.models import catalog
 from memcore.plan.plan import Plan
@@ -43,7 +44,7 @@ def test_more_gpus_in_a_node_than_it_has_are_said(gpu, gpus, per_node, has):
 
 
 def test_more_gpus_than_times_were_held_against_are_said():
-    largest = max(Plan.of(run["plan"]).cluster.gpus for run in evidence.times_table()["runs"])
+    largest = max(Plan.of(run["plan"]).cluster.gpus for run in times_table()["runs"])
     assert largest == MOST_GPUS.middle
     assert not said(notes(largest), FAR)
     (note,) = said(notes(100_000), FAR)

@@ -11,8 +11,9 @@ from explored import examples
 from hypothesis import given
 
 from app import tables
-from memcore import PlanError, cli, evidence
+from memcore import PlanError, cli
 from memcore.evaluate import evaluate
+from memcore.evidence.workings import first_fixes
 from memcore.models import catalog
 from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan, words_of
@@ -31,7 +32,7 @@ from memcore.search.levers import levers as computed
 from memcore.timing.certainty import apart
 from memcore.training.training import Training
 
-FIRST = {row["name"]: row for row in evidence.first_fixes()}
+FIRST = {row["name"]: row for row in first_fixes()}
 WORKED = {name: entry["plan"] for name, entry in catalog.plan_entries().items()}
 TRAINED = (SAME, ROUNDED, MACHINES)  # kinds that leave the training as it is, but for rounding
 AS_CHEAP = 0.011  # prices are compared to the per cent

@@ -18,7 +18,7 @@ import re
 import shlex
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -747,12 +747,13 @@ def _script(content: str, given: Mapping[str, str]) -> tuple[tuple[str, ...], ..
     content = _continued(content)
     variables = _variables(content, given)
     lines = _split(_expanded(_ASSIGNED.sub(_own_lines, content), variables))
+    commands = itertools.islice(lines, MAX_COMMANDS)
     arrays = [
         tuple(_words(_expanded(value, variables)))
         for value in variables.values()
         if re.match(r"\s*--?[A-Za-z]", value)
     ]
-    return (*lines, *arrays)
+    return (*commands, *arrays)
 
 
 # A loop over constants.
@@ -977,32 +978,24 @@ def _value(node: ast.expr) -> int:
     raise ValueError
 
 
-def _split(content: str) -> list[tuple[str, ...]]:
-    """The words of each of the first commands."""
-    found: list[tuple[str, ...]] = []
+def _split(content: str) -> Iterator[tuple[str, ...]]:
+    """The words of each command; a variable that is set to options is none."""
     for line in filter(str.strip, content.split("\n")):
-        if len(found) >= MAX_COMMANDS:
-            found = _commands_of(found)
-            if len(found) >= MAX_COMMANDS:
-                break
         words: list[str] = []
+        commands = [words]
         for word in _words(line[:MAX_EXPANDED]):
             if word == "#SBATCH":  # Slurm's options
                 words.append("sbatch")
             elif word in ENDS or word.startswith("#"):
-                found.append(tuple(words))
                 words = []
+                commands.append(words)
                 if word.startswith("#"):
                     break
             else:
                 words.append(word)
-        found.append(tuple(words))
-    return _commands_of(found)[:MAX_COMMANDS]
-
-
-def _commands_of(found: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Those that are commands: that have words, and set no variable to options."""
-    return [words for words in found if words and not _SET.match(" ".join(words[:2]))]
+        for each in commands:
+            if each and not _SET.match(" ".join(each[:2])):
+                yield tuple(each)
 
 
 _SIGNS = re.compile(r"""["'\\;&|]""")  # what means more than itself to a shell

@@ -4,8 +4,6 @@ sigmoid scores beside shared ones."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import (
     attention_core,
@@ -14,35 +12,18 @@ from memcore.layers.ops import (
     gated_mlp,
     head_behind,
     query_key_value,
-    slides,
     value_heads,
 )
 from memcore.layers.ops import rms_norm_fp32_weight as norm
-from memcore.models.config import Keys
-from memcore.models.families.family import layer_kinds
-from memcore.models.families.llama import embed, llama_like, turned
-from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
-from memcore.models.families.rows import family_of
-from memcore.models.model import Model
+from memcore.models.families.decoders import (
+    family_of,
+)
+from memcore.models.families.llama import embed, turned
 from memcore.tape.dims import EXPERTS, HEAD_DIM, SHARED_F, TP, D, Q
-from memcore.tape.kinds import FULL_NOPE, SLIDING, Part, is_dense, turns
+from memcore.tape.kinds import Part, is_dense, turns
 from memcore.tape.primitives import add, cast, keeps_result, linear, multiply, scale
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
-
-
-def _config(k: Keys) -> Model:
-    model = llama_like(k, "afmoe")
-    every = k.count("global_attn_every_n_layers", 4)
-    found = layer_kinds(k, model.layers, lambda i: (i + 1) % every != 0) or ("",) * model.layers
-    kinds = tuple(SLIDING if slides(kind) else FULL_NOPE for kind in found)
-    window = k.count("sliding_window", 1024) if SLIDING in kinds else 0
-    size, first = k.count("moe_intermediate_size", 1408), k.count_or_zero("num_dense_layers", 1)
-    model = with_experts(
-        replace(model, kinds=kinds, window=window), routing(k, "num_experts", 64, 6), size
-    )
-    model = replace(model, shared_size=size * k.count("num_shared_experts", 2, 1000))
-    return sparse_kinds(model, lambda i: i >= first)
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -82,4 +63,4 @@ def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 _head = head_behind(norm)
-FAMILY = family_of("afmoe", _config, embed, _layer, _head)
+FAMILY = family_of("afmoe", None, embed, _layer, _head)

@@ -14,8 +14,8 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.llama import embed, head, llama_like
-from memcore.models.families.rows import family_of
+from memcore.models.families.decoders import family_of, llama_like
+from memcore.models.families.llama import embed, head
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, ONE, TP, D, F, Q
 from memcore.tape.kinds import Part

@@ -35,8 +35,8 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
+from memcore.models.families.decoders import model_of
 from memcore.models.families.family import encoder
-from memcore.models.families.rows import model_of
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, CP, EMBED, ONE, POSITIONS, TP, TYPES, VOCAB, D, Factor, Q, S
 from memcore.tape.kinds import EVERY, Part, tied

@@ -6,7 +6,7 @@ from memcore.layers.ops import TOKENS, head_behind
 from memcore.models.config import Keys
 from memcore.models.families.bart import DROPPED, feed_forward, placed
 from memcore.models.families.bart import self_attention as attention
-from memcore.models.families.rows import family_of, model_of
+from memcore.models.families.decoders import family_of, model_of
 from memcore.models.model import Model
 from memcore.tape.dims import TP, VOCAB, D
 from memcore.tape.kinds import FULL

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memcore.layers.ops import activation, rms_norm
 from memcore.models.config import Keys
-from memcore.models.families.llama import attention, embed, head, llama_like
-from memcore.models.families.rows import family_of
+from memcore.models.families.decoders import family_of, llama_like
+from memcore.models.families.llama import attention, embed, head
 from memcore.models.model import Model
 from memcore.tape.dims import TP, D, F
 from memcore.tape.primitives import add, linear, multiply

@@ -23,7 +23,7 @@ from memcore.layers.ops import (
     token_embedding,
     weighted_values,
 )
-from memcore.models.families.rows import family_of, model_of
+from memcore.models.families.decoders import family_of
 from memcore.tape.dims import CP, HEAD_DIM, HEADS, QKV, TP, B, D, F, Q, S
 from memcore.tape.kinds import Part, Role
 from memcore.tape.primitives import (
@@ -118,14 +118,14 @@ def _mpt_attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
 FAMILIES = {
     "bloom": family_of(
         "bloom",
-        partial(model_of, family="bloom"),
+        None,
         _embed,
         _bloom_layer,
         head_behind(layer_norm, "ln_f", width=D),
     ),
     "mpt": family_of(
         "mpt",
-        partial(model_of, family="mpt"),
+        None,
         partial(token_embedding, name="wte"),
         _mpt_layer,
         head_behind(layer_norm, "norm_f", width=D, bias=False),

@@ -8,7 +8,6 @@ Mixtures (cohere2_moe) have experts in place of the MLP, and some that every tok
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import (
@@ -22,10 +21,15 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
+from memcore.models.families.decoders import (
+    family_of,
+    llama_like,
+    routing,
+    sparse_kinds,
+    with_experts,
+)
 from memcore.models.families.family import layer_kinds, listed
-from memcore.models.families.llama import embed, llama_like, turned
-from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
-from memcore.models.families.rows import family_of
+from memcore.models.families.llama import embed, turned
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, KV, SHARED_F, TP, D, Factor, Q
 from memcore.tape.kinds import FULL, FULL_NOPE, SLIDING, Part, is_dense, turns
@@ -166,7 +170,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 FAMILIES = {
     name: family_of(name, config, embed, _layer, _head)
     for name, config in (
-        ("cohere", partial(llama_like, family="cohere")),
+        ("cohere", None),
         ("cohere2", _cohere2),
         ("cohere2_moe", _mixed),
     )

@@ -21,8 +21,7 @@ from memcore.layers.ops import (
     token_embedding,
 )
 from memcore.models.config import Keys
-from memcore.models.families.mixtral import routing, with_experts
-from memcore.models.families.rows import family_of
+from memcore.models.families.decoders import family_of, routing, with_experts
 from memcore.models.model import Model
 from memcore.tape.dims import (
     EARLIER,

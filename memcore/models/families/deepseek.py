@@ -28,9 +28,15 @@ from memcore.layers.ops import (
     weighted_values,
 )
 from memcore.models.config import Keys
-from memcore.models.families.llama import embed, head, llama_like
-from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
-from memcore.models.families.rows import family_of
+from memcore.models.families.decoders import (
+    family_of,
+    llama_like,
+    routing,
+    sparse_kinds,
+    with_experts,
+)
+from memcore.models.families.llama import embed, head
+from memcore.models.families.mixtral import sparse_layer
 from memcore.models.model import Model
 from memcore.tape.dims import (
     CP,

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.models.config import Keys
+from memcore.models.families.decoders import family_of, llama_like, sparse_kinds
 from memcore.models.families.deepseek import CACHE, latent, layer, router_groups
 from memcore.models.families.family import listed
-from memcore.models.families.llama import embed, head, llama_like
-from memcore.models.families.mixtral import sparse_kinds
-from memcore.models.families.rows import family_of
+from memcore.models.families.llama import embed, head
 from memcore.models.model import Indexer, Model
 from memcore.tape.kinds import FULL, shared
 

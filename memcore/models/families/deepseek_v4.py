@@ -25,12 +25,10 @@ from memcore.layers.ops import (
 )
 from memcore.layers.streams import mixed, norm_without_weight, one_stream, spread, widened
 from memcore.models.config import Keys
+from memcore.models.families.decoders import family_of, llama_like, routing, with_experts
 from memcore.models.families.family import listed
 from memcore.models.families.gpt_oss import less_maximum, with_sinks
 from memcore.models.families.llama import embed as embed_tokens
-from memcore.models.families.llama import llama_like
-from memcore.models.families.mixtral import routing, with_experts
-from memcore.models.families.rows import family_of
 from memcore.models.model import Entries, Indexer, Model
 from memcore.tape.dims import (
     CP,

@@ -27,6 +27,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families import llama
+from memcore.models.families.decoders import llama_like, windowed
 from memcore.models.families.family import Family, layer_kinds
 from memcore.models.model import Draft, Model
 from memcore.tape.dims import (
@@ -113,7 +114,7 @@ def plain(draft: Model) -> dict[str, object]:
 
 
 def _eagle(k: Keys) -> Model:
-    model = llama.llama_like(k, EAGLE)
+    model = llama_like(k, EAGLE)
     k.refuse("attention_bias", False, None)
     k.refuse("mlp_bias", False, None)
     k.refuse("bias", False, None)
@@ -154,7 +155,7 @@ def _reads_three(k: Keys) -> None:
 
 
 def _block(k: Keys) -> Model:
-    model = llama.llama_like(k, BLOCK)
+    model = llama_like(k, BLOCK)
     k.refuse("hidden_act", "silu")
     kinds = layer_kinds(k, model.layers, lambda i: False)
     inner, named = k.within("dflash_config"), _class(k.config)
@@ -170,7 +171,7 @@ def _block(k: Keys) -> Model:
         draft, parts = _dspark(inner, draft, hidden)
     k.absorb("dflash_config", inner)
     if kinds:
-        model = llama.windowed(model, k.count("sliding_window", 1), kinds)
+        model = windowed(model, k.count("sliding_window", 1), kinds)
     return replace(model, draft=draft, traits=_traits(model, parts))
 
 

@@ -3,16 +3,16 @@ experts that a softmax weighs and a bias helps to choose, and shared ones."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
 from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import gated_mlp
 from memcore.models.config import Keys
+from memcore.models.families.decoders import (
+    family_of,
+    llama_like,
+)
 from memcore.models.families.family import decoder_classes
-from memcore.models.families.llama import attention, embed, head, layer, llama_like
-from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
-from memcore.models.families.rows import family_of
+from memcore.models.families.llama import attention, embed, head, layer
+from memcore.models.families.mixtral import sparse_layer
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, SHARED_F, TP, D
 from memcore.tape.primitives import add, cast, linear, softmax
@@ -21,16 +21,9 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _moe(k: Keys) -> Model:
-    k.refuse("use_bias", False)
     model = llama_like(k, "ernie4_5_moe")
-    size = k.count("moe_intermediate_size", 1536)
-    shared = k.count("moe_num_shared_experts", 2, 1000)
     k.refuse("moe_layer_end_index", -1, None, model.layers - 1)
-    first = k.count_or_zero("moe_layer_start_index", 1)
-    every = k.count("moe_layer_interval", 1)
-    model = with_experts(model, routing(k, "moe_num_experts", 64, 6, sent_to="moe_k"), size)
-    model = replace(model, shared_size=size * shared)
-    return sparse_kinds(model, lambda i: i >= first and (i + 1) % every == 0)
+    return model
 
 
 def _mixture(t: Tape, s: Structure, x: Tensor) -> Tensor:
@@ -54,6 +47,6 @@ def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
 CLASSES = {name: decoder_classes(f"Ernie4_5{stem}", classifier=False)
            for name, stem in (("ernie4_5", ""), ("ernie4_5_moe", "_Moe"))}  # fmt: skip
 FAMILIES = {
-    "ernie4_5": family_of("ernie4_5", partial(llama_like, family="ernie4_5"), embed, layer, head),
+    "ernie4_5": family_of("ernie4_5", None, embed, layer, head),
     "ernie4_5_moe": family_of("ernie4_5_moe", _moe, embed, sparse_layer(attention, _mixture), head),
 }

@@ -7,8 +7,9 @@ from dataclasses import replace
 from memcore.layers.ops import activation, classes_loss, first_token, labelled_loss, rms_norm
 from memcore.models.config import Keys
 from memcore.models.families.bert import encoder_classes, of_tokens
+from memcore.models.families.decoders import llama_like
 from memcore.models.families.family import encoder
-from memcore.models.families.llama import embed, layer, llama_like
+from memcore.models.families.llama import embed, layer
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, TP, VOCAB, D
 from memcore.tape.kinds import EVERY

@@ -20,7 +20,7 @@ from memcore.layers.ops import (
     token_embedding,
     weighted_values,
 )
-from memcore.models.families.rows import family_of, model_of
+from memcore.models.families.decoders import family_of
 from memcore.tape.dims import HEAD_DIM, QKV, TP, D, Q
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
@@ -92,4 +92,4 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 _embed = partial(token_embedding, name="word_embeddings")
 _head = head_behind(layer_norm, "ln_f", width=D)
-FAMILY = family_of("falcon", partial(model_of, family="falcon"), _embed, _layer, _head)
+FAMILY = family_of("falcon", None, _embed, _layer, _head)

@@ -24,13 +24,12 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families import llama
+from memcore.models.families.decoders import family_of, llama_like, model_of, windowed
 from memcore.models.families.family import (
     WITH_LIGER,
     encoder,
     layer_kinds,
 )
-from memcore.models.families.llama import llama_like, windowed
-from memcore.models.families.rows import family_of, model_of
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM
 from memcore.tape.kinds import EVERY, SLIDING_EVERY, Part

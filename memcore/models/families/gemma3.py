@@ -13,9 +13,9 @@ from memcore.layers.ops import HIDDEN, rms_norm_plus_one
 from memcore.models import families
 from memcore.models.config import Keys
 from memcore.models.families import gemma
+from memcore.models.families.decoders import family_of
 from memcore.models.families.family import Family
 from memcore.models.families.llava import VISION, part, text_embedding
-from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import MERGED, PATCHES, B, D, of_stack
 from memcore.tape.primitives import (

@@ -17,6 +17,7 @@ from memcore.layers.ops import (
     gated_mlp,
 )
 from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.decoders import family_of, windowed
 from memcore.models.families.family import heads_of, layer_kinds
 from memcore.models.families.gemma4 import (
     READS,
@@ -26,8 +27,6 @@ from memcore.models.families.gemma4 import (
     powered_norm,
     sharing,
 )
-from memcore.models.families.llama import windowed
-from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import KV, LOW_RANK, STREAM_PAIRS, STREAMS, TP, VOCAB, D, F, Shape
 from memcore.tape.kinds import FULL, is_reused, is_thinned, thinned

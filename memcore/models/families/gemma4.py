@@ -24,10 +24,9 @@ from memcore.layers.ops import (
     slides,
 )
 from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.decoders import windowed, with_experts
 from memcore.models.families.family import Family, layer_kinds
 from memcore.models.families.gemma import embed
-from memcore.models.families.llama import windowed
-from memcore.models.families.mixtral import with_experts
 from memcore.models.model import Heads, Model
 from memcore.tape.dims import (
     EXPERTS,

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from memcore.layers.ops import (
     KEYS,
     QUERIES,
@@ -16,10 +14,10 @@ from memcore.layers.ops import (
     plain_mlp,
 )
 from memcore.models.config import Keys
+from memcore.models.families.decoders import family_of, model_of
 from memcore.models.families.family import (
     MASK,
 )
-from memcore.models.families.rows import family_of, model_of
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, POSITIONS, QKV, TP, VOCAB, D, Q, S
 from memcore.tape.kinds import Part
@@ -101,7 +99,7 @@ FAMILIES = {
     "gpt2": family_of("gpt2", _gpt2, embed, _layer, _head, arguments=MASK),
     "gpt_bigcode": family_of(
         "gpt_bigcode",
-        partial(model_of, family="gpt_bigcode"),
+        None,
         _bigcode_embed,
         _bigcode_layer,
         _head,

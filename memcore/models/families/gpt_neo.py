@@ -20,8 +20,8 @@ from memcore.layers.ops import (
     wide_scores,
 )
 from memcore.models.config import Keys
+from memcore.models.families.decoders import family_of, model_of
 from memcore.models.families.gpt2 import embed
-from memcore.models.families.rows import family_of, model_of
 from memcore.models.model import Model
 from memcore.tape.dims import CONTEXT, CP, TP, D, Q, S
 from memcore.tape.kinds import FULL, SLIDING, Part

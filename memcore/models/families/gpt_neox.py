@@ -6,8 +6,6 @@ same weights.
 
 from __future__ import annotations
 
-from functools import partial
-
 from memcore.layers.ops import (
     KEYS,
     QUERIES,
@@ -22,8 +20,8 @@ from memcore.layers.ops import (
     rotary_tables,
 )
 from memcore.models.config import Keys
-from memcore.models.families.llama import embed, llama_like
-from memcore.models.families.rows import family_of, model_of
+from memcore.models.families.decoders import family_of, llama_like
+from memcore.models.families.llama import embed
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, HEADS, KV_HEADS, QKV, TP, D
 from memcore.tape.kinds import Part
@@ -87,7 +85,7 @@ def _persimmon_attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 FAMILIES = {
     "gpt_neox": family_of(
         "gpt_neox",
-        partial(model_of, family="gpt_neox"),
+        None,
         embed_dropped("embed_in", "emb_dropout"),
         _neox_layer,
         head_behind(layer_norm, "final_layer_norm", width=D),

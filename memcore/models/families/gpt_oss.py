@@ -26,12 +26,8 @@ from memcore.layers.ops import (
     rotary_tables,
     value_heads,
 )
-from memcore.models.config import Keys
-from memcore.models.families.family import layer_kinds
-from memcore.models.families.llama import embed, llama_like, windowed
-from memcore.models.families.mixtral import routing, with_experts
-from memcore.models.families.rows import family_of
-from memcore.models.model import Model
+from memcore.models.families.decoders import family_of
+from memcore.models.families.llama import embed
 from memcore.tape.dims import (
     CP,
     EXPERT_F,
@@ -69,13 +65,6 @@ from memcore.tape.tape import Gradients, Tape, Tensor
 
 SINK: Shape = (B, HEADS / TP, S / CP, 1)
 WITH_SINK: Shape = (B, HEADS / TP, S / CP, SINKED)
-
-
-def _config(k: Keys) -> Model:
-    model = llama_like(k, "gpt_oss")
-    model = with_experts(model, routing(k, "num_local_experts", 128, 4), model.intermediate_size)
-    kinds = layer_kinds(k, model.layers, lambda i: i % 2 == 0)
-    return windowed(model, k.count("sliding_window", 128), kinds)
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -204,4 +193,4 @@ STACKS = Stacks(_gate, transposed=True, biases=True)
 
 _head = head_behind(rms_norm_fp32_weight)
 # Its sinks need a kernel that takes them: eager, or FlashAttention 3 and later.
-FAMILY = family_of("gpt_oss", _config, embed, _layer, _head)
+FAMILY = family_of("gpt_oss", None, embed, _layer, _head)

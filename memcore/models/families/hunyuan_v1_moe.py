@@ -3,15 +3,13 @@ that every token passes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from memcore.errors import shown
 from memcore.layers.experts import normalised, routed_experts, top_k
 from memcore.layers.ops import gated_mlp
 from memcore.models.config import Keys
-from memcore.models.families.llama import attention, embed, head, llama_like
-from memcore.models.families.mixtral import routing, sparse_layer, with_experts
-from memcore.models.families.rows import family_of
+from memcore.models.families.decoders import family_of, llama_like
+from memcore.models.families.llama import attention, embed, head
+from memcore.models.families.mixtral import sparse_layer
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, D
 from memcore.tape.primitives import add, cast, linear, softmax
@@ -22,17 +20,9 @@ from memcore.tape.tape import Tape, Tensor
 def _config(k: Keys) -> Model:
     for key in ("moe_topk", "num_experts", "num_shared_expert", "moe_intermediate_size"):
         _of_all_layers(k, key)
-    # What the models' own code had besides, and transformers takes for granted.
-    k.refuse("num_shared_expert", None, 1)
-    k.refuse("use_cla", None, False)
-    k.refuse("use_qk_norm", None, True)
-    k.refuse("use_mixed_mlp_moe", None, True)
-    k.refuse("moe_layer_num_skipped", None, 0)
     model = llama_like(k, "hunyuan_v1_moe")
     k.refuse("moe_intermediate_size", None, model.intermediate_size)
-    routed = routing(k, "num_experts", 1, 1, sent_to="moe_topk")
-    model = with_experts(model, routed, model.intermediate_size)
-    return replace(model, shared_size=model.intermediate_size)
+    return model
 
 
 def _of_all_layers(k: Keys, key: str) -> None:

@@ -10,10 +10,15 @@ from memcore.layers.experts import routed_experts, softmax_router
 from memcore.layers.ops import gated_mlp, head_behind, rms_norm
 from memcore.layers.recurrent import normed_mamba_mixer
 from memcore.models.config import Keys
-from memcore.models.families.llama import attention, embed, llama_like
+from memcore.models.families.decoders import (
+    family_of,
+    llama_like,
+    routing,
+    sparse_kinds,
+    with_experts,
+)
+from memcore.models.families.llama import attention, embed
 from memcore.models.families.mamba2 import SELECTIVE_CHUNK
-from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
-from memcore.models.families.rows import family_of
 from memcore.models.model import Model, Recurrence
 from memcore.tape.kinds import FULL, RECURRENT, is_dense, nope, recurs
 from memcore.tape.primitives import add, cast

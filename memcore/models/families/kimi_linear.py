@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from memcore.layers.recurrent import kimi_delta_attention
 from memcore.models.config import Keys
+from memcore.models.families.decoders import family_of, llama_like
 from memcore.models.families.deepseek import CACHE, attention, latent, mixture, router_groups
 from memcore.models.families.family import listed, mixed_kinds
-from memcore.models.families.llama import embed, head, llama_like
+from memcore.models.families.llama import embed, head
 from memcore.models.families.mixtral import sparse_layer
-from memcore.models.families.rows import family_of
 from memcore.models.model import Model, Recurrence
 from memcore.tape.kinds import FULL, RECURRENT, dense, nope, recurs
 from memcore.tape.structure import Structure

@@ -15,7 +15,6 @@ seed_oss         biases on queries, keys and values, and dropout behind each par
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from memcore.layers.ops import (
@@ -29,37 +28,15 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families import olmoe
-from memcore.models.families.family import layer_kinds
-from memcore.models.families.llama import attention, embed, head, llama_like
-from memcore.models.families.rows import family_of
+from memcore.models.families.decoders import family_of, llama_like
+from memcore.models.families.llama import attention, embed, head
 from memcore.models.model import Model
 from memcore.tape.dims import D
-from memcore.tape.kinds import FULL_NOPE, SLIDING
 from memcore.tape.primitives import add, cast, layer_norm, layer_normed, shift
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
 Layer = Callable[[Tape, Structure, Tensor, str], Tensor]
-_arcee = partial(llama_like, family="arcee")
-_helium = partial(llama_like, family="helium")
-_nemotron = partial(llama_like, family="nemotron")
-
-
-def _exaone4(k: Keys) -> Model:
-    model = llama_like(k, "exaone4")
-    return exaone_windows(k, model)
-
-
-def exaone_windows(k: Keys, model: Model) -> Model:
-    """The model with the windows that its config.json says; without one, with none."""
-    if k.config.get("sliding_window", 4096) is None:
-        return model
-    listed = k.config.get("layer_types") is not None  # and the pattern may be letters
-    every = 1 if listed else k.count("sliding_window_pattern", 4)
-    slides = layer_kinds(k, model.layers, lambda i: (i + 1) % every != 0)
-    kinds = tuple(kind if kind == SLIDING else FULL_NOPE for kind in slides or ("",) * model.layers)
-    window = k.count("sliding_window", 4096)
-    return replace(model, kinds=kinds, window=window if slides else 0)
 
 
 def _glm(k: Keys, family: str) -> Model:
@@ -137,18 +114,18 @@ CHATGLM = {
 FAMILIES = {
     name: family_of(name, config, embed, layer, ends)
     for name, config, layer, ends in (
-        ("arcee", _arcee, _layer(rms_norm, up_down_mlp), head),
-        ("exaone4", _exaone4, _exaone4_layer, head),
+        ("arcee", None, _layer(rms_norm, up_down_mlp), head),
+        ("exaone4", None, _exaone4_layer, head),
         ("glm", partial(_glm, family="glm"), _layer(rms_norm, fused_gated_mlp), head),
         ("glm4", partial(_glm, family="glm4"), _glm4_layer, head),
-        ("helium", _helium, _layer(_wide_weight), head_behind(_wide_weight)),
-        ("nemotron", _nemotron, _layer(_one_plus, up_down_mlp), head_behind(_one_plus)),
+        ("helium", None, _layer(_wide_weight), head_behind(_wide_weight)),
+        ("nemotron", None, _layer(_one_plus, up_down_mlp), head_behind(_one_plus)),
         (
             "olmo",
-            partial(llama_like, family="olmo"),
+            None,
             _layer(_weightless, attends=olmoe.attention),
             head_behind(_weightless),
         ),
-        ("seed_oss", partial(llama_like, family="seed_oss"), _layer(rms_norm), head),
+        ("seed_oss", None, _layer(rms_norm), head),
     )
 }

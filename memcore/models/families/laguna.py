@@ -26,12 +26,15 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
+from memcore.models.families.decoders import (
+    family_of,
+    llama_like,
+    sparse_kinds,
+)
 from memcore.models.families.deepseek_v32 import SPARSE
 from memcore.models.families.family import layer_kinds, listed
-from memcore.models.families.llama import embed, llama_like
-from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
+from memcore.models.families.llama import embed
 from memcore.models.families.olmoe import sigmoid_router
-from memcore.models.families.rows import family_of
 from memcore.models.families.step3p5 import share_turned
 from memcore.models.model import Heads, Model
 from memcore.tape.dims import EXPERTS, HEAD_DIM, HEADS, SHARED_F, TP, D, Q
@@ -45,15 +48,11 @@ GATES = {True: True, "per-head": True, "per-element": False}
 
 def _config(k: Keys) -> Model:
     model = llama_like(k, "laguna")  # fmt: skip
-    k.refuse("moe_apply_router_weight_on_input", False, None)
-    k.refuse("moe_router_logit_softcapping", 0.0, 0, None)
     k.config.get("moe_routed_scaling_factor")  # a number that is multiplied by
     gating = k.config.get("gating", True)
     if not isinstance(gating, (str, bool)) or gating not in GATES:
         k.fail("gating", f"must be true, 'per-head' or 'per-element', not {shown(gating)}")
         gating = True
-    size = k.count("moe_intermediate_size", 512)
-    model = with_experts(model, routing(k, "num_experts", 256, 8), size)
     kinds = layer_kinds(k, model.layers, lambda i: False) or ("",) * model.layers
     sliding = any(map(slides, kinds))
     full, window = _heads(k, model, tuple(map(slides, kinds)))
@@ -65,7 +64,6 @@ def _config(k: Keys) -> Model:
     model = replace(
         model,
         heads=full,
-        shared_size=k.count("shared_expert_intermediate_size", 512),
         kinds=tuple(apart(kind) if slides(kind) else kind for kind in kinds),
         window=k.count("sliding_window", 512) if sliding else 0,
         rotary_dim=turned[0],

@@ -11,10 +11,13 @@ from memcore.layers.experts import divided, routed_experts, top_k
 from memcore.layers.ops import activation, head_behind, rms_norm
 from memcore.layers.recurrent import short_convolution
 from memcore.models.config import Keys
+from memcore.models.families.decoders import (
+    family_of,
+    llama_like,
+    sparse_kinds,
+)
 from memcore.models.families.family import mixed_kinds, numbers_of_layers
-from memcore.models.families.llama import attention, embed, llama_like
-from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
-from memcore.models.families.rows import family_of
+from memcore.models.families.llama import attention, embed
 from memcore.models.model import Model, Recurrence
 from memcore.tape.dims import EXPERTS, TP, D, F, ceil_div
 from memcore.tape.kinds import FULL, RECURRENT, is_dense, recurs
@@ -62,12 +65,7 @@ def _moe(k: Keys) -> Model:
     if k.config.get("layer_types") is None and "num_hidden_layers" in k.config:
         k.fail("layer_types", f"missing; it must be a list of {', '.join(KINDS)}")
     model = _like(k, "lfm2_moe")
-    model = with_experts(
-        model, routing(k, "num_experts", 32, 4), k.count("moe_intermediate_size", 1792)
-    )
     k.flag("use_expert_bias", True)  # which leaves no tensor behind
-    normal = k.flag("norm_topk_prob", True)
-    model = replace(model, traits=replace(model.traits, router_normalised=normal))
     dense = k.count_or_zero("num_dense_layers", 2)
     return sparse_kinds(model, lambda i: i >= dense)
 

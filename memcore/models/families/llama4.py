@@ -23,9 +23,10 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
+from memcore.models.families.decoders import llama_like, routing, sparse_kinds, with_experts
 from memcore.models.families.family import Family, decoder_classes
-from memcore.models.families.llama import embed, head, llama_like
-from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
+from memcore.models.families.llama import embed, head
+from memcore.models.families.mixtral import sparse_layer
 from memcore.models.model import Model
 from memcore.tape.dims import CP, EXPERT_F, EXPERT_FUSED, EXPERTS, SHARED_F, TP, D, S, Shape
 from memcore.tape.kinds import CHUNKED, FULL, Part, nope, turns

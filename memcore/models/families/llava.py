@@ -15,8 +15,8 @@ from memcore.layers.ops import HIDDEN, activation, token_embedding, unread
 from memcore.models import families
 from memcore.models.config import Keys
 from memcore.models.families import llama
+from memcore.models.families.decoders import family_of
 from memcore.models.families.family import Family
-from memcore.models.families.rows import family_of
 from memcore.models.model import Model
 from memcore.tape.dims import MAIN, PATCHES, VOCAB, B, D, S, of_stack
 from memcore.tape.primitives import contiguous, embedding, linear, scattered_into, split, wanted

@@ -21,10 +21,10 @@ from memcore.layers.ops import (
 )
 from memcore.layers.recurrent import mamba2_mixer, mamba_mixer
 from memcore.models.config import Keys
+from memcore.models.families.decoders import family_of, llama_like, routing, with_experts
 from memcore.models.families.family import mixed_kinds, numbers_of_layers
-from memcore.models.families.llama import attention, embed, head, llama_like, scaled
-from memcore.models.families.mixtral import granite_mixture, routing, with_experts
-from memcore.models.families.rows import family_of
+from memcore.models.families.llama import attention, embed, head, scaled
+from memcore.models.families.mixtral import granite_mixture
 from memcore.models.model import Model, Recurrence
 from memcore.tape.dims import FUSED, TP, VOCAB, D, F
 from memcore.tape.kinds import BESIDE, FULL, RECURRENT, Part, dense, first, is_dense, nope, recurs

@@ -23,12 +23,16 @@ from memcore.layers.ops import (
     slides,
 )
 from memcore.models.config import Keys
+from memcore.models.families.decoders import (
+    family_of,
+    llama_like,
+    sparse_kinds,
+)
 from memcore.models.families.deepseek import RESULTS, router, router_groups
 from memcore.models.families.family import layer_kinds
 from memcore.models.families.gpt_oss import less_maximum, seen, with_sinks
-from memcore.models.families.llama import embed, head, llama_like
-from memcore.models.families.mixtral import routing, sparse_kinds, sparse_layer, with_experts
-from memcore.models.families.rows import family_of
+from memcore.models.families.llama import embed, head
+from memcore.models.families.mixtral import sparse_layer
 from memcore.models.model import Heads, Model
 from memcore.tape.dims import (
     BOTH_DIMS,
@@ -79,9 +83,6 @@ def _config(k: Keys) -> Model:
         k.refuse(key, alike)
     k.refuse("add_swa_attention_sink_bias", True)
     k.refuse("add_full_attention_sink_bias", False)
-    k.refuse("n_shared_experts", None, 0)
-    size = k.count("moe_intermediate_size", 2048)
-    model = with_experts(model, routing(k, "n_routed_experts", 256, 8), size)
     router_groups(k, model, 1, 1)
     several = k.count_or("swa_num_key_value_heads", 2 * model.kv_heads, 10**6)
     k.divides("num_attention_heads", model.heads, "swa_num_key_value_heads", several)

@@ -9,10 +9,9 @@ from memcore.layers.experts import routed_experts, softmax_router
 from memcore.layers.ops import rms_norm
 from memcore.layers.recurrent import lightning_attention
 from memcore.models.config import Keys
+from memcore.models.families.decoders import family_of, llama_like
 from memcore.models.families.family import mixed_kinds
-from memcore.models.families.llama import attention, embed, head, llama_like
-from memcore.models.families.mixtral import routing, with_experts
-from memcore.models.families.rows import family_of
+from memcore.models.families.llama import attention, embed, head
 from memcore.models.model import Model, Recurrence
 from memcore.tape.kinds import recurs
 from memcore.tape.primitives import add, scale
@@ -21,11 +20,7 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys) -> Model:
-    k.refuse("router_jitter_noise", 0.0)
-    k.refuse("sliding_window", None)
-    k.refuse("shared_intermediate_size", 0, None)
     model = llama_like(k, "minimax")
-    model = with_experts(model, routing(k, "num_local_experts", 8, 2), model.intermediate_size)
     state = Recurrence(
         model.heads, model.head_dim, model.head_dim, model.heads, kernel=1,
         chunk=k.count("block_size", 256), projects=False,

@@ -21,12 +21,12 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families import gemma
+from memcore.models.families.decoders import llama_like, sparse_kinds
 from memcore.models.families.deepseek_v32 import SPARSE
 from memcore.models.families.family import Family, listed
 from memcore.models.families.gpt_oss import clamped_gate
-from memcore.models.families.llama import embed, llama_like
+from memcore.models.families.llama import embed
 from memcore.models.families.mimo_v2_flash import pattern
-from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.families.olmoe import sigmoid_router
 from memcore.models.model import Indexer, Model
 from memcore.tape.dims import EXPERT_F, FUSED, HEAD_DIM, SHARED_F, SHARED_FUSED, TP, D, F, Factor
@@ -64,11 +64,9 @@ def _config(k: Keys) -> Model:
         ("use_routing_bias", True, None),
     ):
         k.refuse(key, *harmless)
-    model = with_experts(model, routing(k, "num_local_experts", 128, 4), size)
     model = replace(
         model,
         intermediate_size=k.count("dense_intermediate_size", 12_288),
-        shared_size=k.count("shared_intermediate_size", 3072),
         rotary_dim=_turned(k, model.head_dim),
     )
     model = _choosing(k, model)

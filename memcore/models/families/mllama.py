@@ -10,7 +10,7 @@ from memcore.errors import shown
 from memcore.layers.ops import token_embedding
 from memcore.models.config import Keys
 from memcore.models.families import llama
-from memcore.models.families.rows import family_of
+from memcore.models.families.decoders import family_of, llama_like
 from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM, KV, ONE, TP, TYPES, D, F, Q
 from memcore.tape.kinds import FULL, SKIPPED
@@ -29,7 +29,7 @@ WEIGHTS = (
 
 
 def _config(k: Keys) -> Model:
-    model = llama.llama_like(k, "mllama_text_model")
+    model = llama_like(k, "mllama_text_model")
     given = k.config.get("cross_attention_layers")
     if given is None:
         given = list(range(3, 40, 5))

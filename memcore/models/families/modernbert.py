@@ -27,9 +27,9 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families.bert import every_class
+from memcore.models.families.decoders import family_of, model_of
 from memcore.models.families.family import encoder, layer_kinds
 from memcore.models.families.llama import turning
-from memcore.models.families.rows import family_of, model_of
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, FUSED, QKV, TP, VOCAB, D, F
 from memcore.tape.kinds import EVERY, FULL, SLIDING_EVERY, Part, first, is_first

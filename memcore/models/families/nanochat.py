@@ -17,8 +17,8 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.llama import embed, llama_like
-from memcore.models.families.rows import family_of
+from memcore.models.families.decoders import family_of, llama_like
+from memcore.models.families.llama import embed
 from memcore.models.model import Model
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import add

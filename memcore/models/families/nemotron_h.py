@@ -19,11 +19,10 @@ from memcore.layers.ops import (
 )
 from memcore.layers.recurrent import mamba2_mixer
 from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.decoders import family_of, llama_like, routing, with_experts
 from memcore.models.families.deepseek import router
 from memcore.models.families.family import MIXERS, mixed_kinds, state_dtype
-from memcore.models.families.llama import embed, llama_like
-from memcore.models.families.mixtral import routing, with_experts
-from memcore.models.families.rows import family_of
+from memcore.models.families.llama import embed
 from memcore.models.model import Model, Recurrence
 from memcore.tape.dims import EXPERT_D, SHARED_F, TP, D, F, Factor
 from memcore.tape.kinds import EXPERTS_ALONE, FULL, MLP_ALONE, RECURRENT, recurs

@@ -13,8 +13,9 @@ from typing import Any
 from memcore.errors import shown
 from memcore.layers.ops import gated_mlp, rms_norm
 from memcore.models.config import Keys
+from memcore.models.families.decoders import llama_like
 from memcore.models.families.family import Family, decoder_classes
-from memcore.models.families.llama import attention, embed, head, llama_like
+from memcore.models.families.llama import attention, embed, head
 from memcore.models.model import Model
 from memcore.tape.dims import TP, F, of_stack
 from memcore.tape.kinds import FULL, MLP_ALONE, attends, wide, width_of

@@ -20,8 +20,8 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families.bert import encoder_classes, of_tokens
+from memcore.models.families.decoders import model_of
 from memcore.models.families.family import encoder
-from memcore.models.families.rows import model_of
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, TP, TYPES, VOCAB, D
 from memcore.tape.kinds import Part

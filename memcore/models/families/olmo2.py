@@ -4,7 +4,6 @@ three layers of four have a window."""
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from memcore.layers.ops import (
     attended,
@@ -19,9 +18,8 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.family import layer_kinds
-from memcore.models.families.llama import embed, llama_like, windowed
-from memcore.models.families.rows import family_of
+from memcore.models.families.decoders import family_of, llama_like
+from memcore.models.families.llama import embed
 from memcore.models.model import Model
 from memcore.tape.dims import KV, TP, Q
 from memcore.tape.kinds import Part
@@ -32,9 +30,7 @@ from memcore.tape.tape import Tape, Tensor
 
 def _olmo3(k: Keys) -> Model:
     model = llama_like(k, "olmo3")
-    kinds = layer_kinds(k, model.layers, lambda i: (i + 1) % 4 != 0)
     tables = tuple((word, rows) for word in ("full", "sliding") for _, rows in model.rotary_tables)
-    model = windowed(model, k.count("sliding_window", 4096), kinds)
     return replace(model, rotary_tables=tables)
 
 
@@ -62,6 +58,6 @@ def _which(s: Structure, kind: str) -> str:
 
 _head = head_behind(rms_norm_fp32_weight)
 FAMILIES = {
-    "olmo2": family_of("olmo2", partial(llama_like, family="olmo2"), embed, _layer, _head),
+    "olmo2": family_of("olmo2", None, embed, _layer, _head),
     "olmo3": family_of("olmo3", _olmo3, embed, _layer, _head),
 }

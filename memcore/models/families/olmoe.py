@@ -11,9 +11,9 @@ from dataclasses import replace
 from memcore.layers.experts import normalised, routed_experts, softmax_router, top_k
 from memcore.layers.ops import attended, by_heads, query_key_value, rms_norm, value_heads
 from memcore.models.config import Keys
-from memcore.models.families.llama import embed, head, llama_like, turned
-from memcore.models.families.mixtral import routing, sparse_layer, with_experts
-from memcore.models.families.rows import family_of
+from memcore.models.families.decoders import family_of, llama_like
+from memcore.models.families.llama import embed, head, turned
+from memcore.models.families.mixtral import sparse_layer
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, KV, TP, D, Q
 from memcore.tape.kinds import Part
@@ -30,15 +30,13 @@ def _olmoe(k: Keys) -> Model:
             f"{model.heads:,} heads of {model.head_dim:,} are not the hidden size, "
             f"{model.hidden_size:,}, as which transformers makes the norm of all queries",
         )
-    return with_experts(model, routing(k, "num_experts", 64, 8), model.intermediate_size)
+    return model
 
 
 def _minimax(k: Keys) -> Model:
-    k.refuse("router_jitter_noise", 0.0)
     model = llama_like(k, "minimax_m2")
     turned = int(model.head_dim * k.rope("partial_rotary_factor", 1.0))
-    model = replace(model, rotary_dim=k.count_or("rotary_dim", turned, model.head_dim))
-    return with_experts(model, routing(k, "num_local_experts", 256, 8), model.intermediate_size)
+    return replace(model, rotary_dim=k.count_or("rotary_dim", turned, model.head_dim))
 
 
 def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

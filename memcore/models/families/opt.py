@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from memcore.layers.ops import TOKENS, attended, by_heads, causal_lm_head, plain_mlp, value_heads
-from memcore.models.families.rows import family_of, model_of
+from memcore.models.families.decoders import family_of
 from memcore.tape.dims import EMBED, POSITIONS, TP, VOCAB, D, Q
 from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, dropout, embedding, layer_norm, linear, scale, wanted
@@ -59,4 +57,4 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, x)
 
 
-FAMILY = family_of("opt", partial(model_of, family="opt"), _embed, _layer, _head)
+FAMILY = family_of("opt", None, _embed, _layer, _head)

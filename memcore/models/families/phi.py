@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memcore.layers.ops import dropped, embed_dropped, head_behind, plain_mlp
 from memcore.models.config import Keys
-from memcore.models.families.llama import attention, llama_like
-from memcore.models.families.rows import family_of
+from memcore.models.families.decoders import family_of, llama_like
+from memcore.models.families.llama import attention
 from memcore.models.model import Model
 from memcore.tape.dims import D
 from memcore.tape.primitives import add, layer_norm

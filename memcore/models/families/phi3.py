@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from memcore.layers.ops import (
     attended,
     dropped,
@@ -13,24 +11,13 @@ from memcore.layers.ops import (
     rms_norm,
     rotary_tables,
 )
-from memcore.models.config import Keys
-from memcore.models.families.llama import embed, head, llama_like, windowed
-from memcore.models.families.rows import family_of
-from memcore.models.model import Model
+from memcore.models.families.decoders import family_of
+from memcore.models.families.llama import embed, head
 from memcore.tape.dims import QKV, TP, D
-from memcore.tape.kinds import SLIDING, Part
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, linear
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
-
-
-def _config(k: Keys) -> Model:
-    model = llama_like(k, "phi3")
-    share = k.rope("partial_rotary_factor", 1.0)
-    model = replace(model, rotary_dim=int(model.head_dim * share))
-    if k.config.get("sliding_window") is None:
-        return model
-    return windowed(model, k.count("sliding_window", 1), (SLIDING,) * model.layers)
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -50,4 +37,4 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
         return attended(t, s, q, k, v, kind, "o_proj", bias=False, joint_v=True)
 
 
-FAMILY = family_of("phi3", _config, embed, _layer, head)
+FAMILY = family_of("phi3", None, embed, _layer, head)

@@ -6,9 +6,8 @@ from __future__ import annotations
 from memcore.layers.experts import SCORED, routed_experts
 from memcore.layers.ops import TOKENS, head_behind
 from memcore.models.config import Keys
-from memcore.models.families.llama import attention, embed, llama_like
-from memcore.models.families.mixtral import all_sliding, routing, with_experts
-from memcore.models.families.rows import family_of
+from memcore.models.families.decoders import family_of, llama_like
+from memcore.models.families.llama import attention, embed
 from memcore.models.model import Model
 from memcore.tape.dims import EXPERTS, ONE, TOP_K, D
 from memcore.tape.primitives import add, joined, layer_norm, linear
@@ -21,11 +20,9 @@ DRAWN = 2  # experts of a token: the mixer draws no more and no fewer
 def _config(k: Keys) -> Model:
     model = llama_like(k, "phimoe")
     k.dropout("router_jitter_noise", 0.01)  # which only says who is near the best
-    experts, chosen = routing(k, "num_local_experts", 16, DRAWN)
-    if chosen != DRAWN:
+    if (chosen := model.top_k) != DRAWN:
         k.fail("num_experts_per_tok", f"{chosen:,}, but its router draws {DRAWN} for each token")
-    model = with_experts(model, (experts, DRAWN), model.intermediate_size)
-    return all_sliding(k, model, k.config.get("sliding_window") is not None)
+    return model
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

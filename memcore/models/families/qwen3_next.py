@@ -21,11 +21,14 @@ from memcore.layers.ops import (
 )
 from memcore.layers.recurrent import gated_delta_net
 from memcore.models.config import Keys
+from memcore.models.families.decoders import (
+    family_of,
+    llama_like,
+    sparse_kinds,
+)
 from memcore.models.families.family import mixed_kinds, state_dtype
-from memcore.models.families.llama import embed, llama_like, turning
-from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
+from memcore.models.families.llama import embed, turning
 from memcore.models.families.qwen_moe import shared_mixture, sparse
-from memcore.models.families.rows import family_of
 from memcore.models.model import Model, Recurrence
 from memcore.tape.dims import GATED_Q, HEAD_DIM, KV, TP, D, Q
 from memcore.tape.kinds import Part, dense, is_dense, recurs
@@ -38,7 +41,7 @@ CHUNK = 64  # tokens of a span: fla/ops/gated_delta_rule/chunk.py
 
 def _next(k: Keys) -> Model:
     model = _like(k, "qwen3_next")
-    return sparse_kinds(_with_experts(k, model, 512, 10), sparse(k))
+    return sparse_kinds(model, sparse(k))
 
 
 def _dense(k: Keys) -> Model:
@@ -49,7 +52,7 @@ def _dense(k: Keys) -> Model:
 def _moe(k: Keys) -> Model:
     model = _like(k, "qwen3_5_moe_text")
     k.assumed.pop("intermediate_size", None)  # of dense layers, which it has not
-    return _with_experts(k, model, 256, 8)
+    return model
 
 
 def _like(k: Keys, family: str) -> Model:
@@ -67,12 +70,6 @@ def _like(k: Keys, family: str) -> Model:
         recurrence_grouped=of.heads != of.groups,
     )
     return replace(model, rotary_dim=rotated, recurrence=of, kinds=kinds, traits=traits)
-
-
-def _with_experts(k: Keys, model: Model, experts: int, most: int) -> Model:
-    routed = routing(k, "num_experts", experts, most)
-    model = with_experts(model, routed, k.count("moe_intermediate_size", 512))
-    return replace(model, shared_size=k.count("shared_expert_intermediate_size", 512))
 
 
 def delta_net(k: Keys) -> Recurrence:

@@ -6,35 +6,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from memcore.models import families
 from memcore.models.config import Keys
 from memcore.models.families import qwen_tower, wrappers
+from memcore.models.families.decoders import llama_like
 from memcore.models.families.family import HF_ONLY, Family
 from memcore.models.families.llama import FAMILIES as DENSE
-from memcore.models.families.llama import llama_like, qwen_windows
 from memcore.models.families.llava import text_embedding
-from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
 from memcore.models.families.qwen3_next import FAMILIES as HYBRIDS
 from memcore.models.families.qwen_moe import FAMILIES as MIXTURES
-from memcore.models.families.qwen_moe import sparse
 from memcore.models.model import Model
 from memcore.tape.kinds import FULL, deep, is_deep
 from memcore.tape.structure import CAUSAL, EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
-
-
-def _qwen2(k: Keys) -> Model:
-    model = llama_like(k, "qwen2_vl_text")
-    return qwen_windows(k, model, 80)
-
-
-def _mixture(k: Keys) -> Model:
-    model = llama_like(k, "qwen3_vl_moe_text")
-    routed = routing(k, "num_local_experts", 60, 4)
-    model = with_experts(model, routed, k.count("moe_intermediate_size", 1408))
-    return sparse_kinds(model, sparse(k))
 
 
 def _text(name: str, family: Family, stem: str, config: Callable[[Keys], Model]) -> Family:
@@ -51,13 +38,19 @@ def _text(name: str, family: Family, stem: str, config: Callable[[Keys], Model])
     return replace(family, config=own, classes=classes)
 
 
+QWEN2 = partial(llama_like, family="qwen2_vl_text")
 TEXTS = {
     name: _text(name, family, stem, config)
     for name, family, stem, config in (
-        ("qwen2_vl_text", DENSE["qwen2"], "Qwen2VL", _qwen2),
-        ("qwen2_5_vl_text", DENSE["qwen2"], "Qwen2_5_VL", _qwen2),
+        ("qwen2_vl_text", DENSE["qwen2"], "Qwen2VL", QWEN2),
+        ("qwen2_5_vl_text", DENSE["qwen2"], "Qwen2_5_VL", QWEN2),
         ("qwen3_vl_text", DENSE["qwen3"], "Qwen3VL", DENSE["qwen3"].config),
-        ("qwen3_vl_moe_text", MIXTURES["qwen3_moe"], "Qwen3VLMoe", _mixture),
+        (
+            "qwen3_vl_moe_text",
+            MIXTURES["qwen3_moe"],
+            "Qwen3VLMoe",
+            partial(llama_like, family="qwen3_vl_moe_text"),
+        ),
     )
 }
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any, TypeVar
 
 from memcore.errors import PlanError, shown
 from memcore.models import families
 from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import Family, decoder_classes, labels, listed
+from memcore.models.families.family import (
+    decoder_classes,
+    labels,
+    listed,
+    numbers_of_layers,
+)
 from memcore.models.formulas import value_of
-from memcore.models.model import Model
-from memcore.tape.structure import EMBEDDING, Structure, Traits
-from memcore.tape.tape import Tape, Tensor
+from memcore.tape.structure import EMBEDDING
 
 T = TypeVar("T")
-FIELDS = ("aliases", "note", "untrained", "cuts_experts", "alone")  # of Family, as rows have them
 MOST = 1000  # things of a list that a formula reads
 Row = Mapping[str, Any]
 
@@ -40,6 +42,8 @@ def spelled_out(row: Row, *names: str) -> Row:
     whole = dict(
         spelled_out(next(rows(n)[row["of"]] for n in names if row["of"] in rows(n)), *names)
     )
+    if "stem" in row:
+        whole.pop("classes", None)
     for key, value in row.items():
         merges = isinstance(value, dict) and isinstance(whole.get(key), dict) and value
         whole[key] = whole[key] | value if merges and key != "classes" else value
@@ -58,37 +62,6 @@ def classes_of(row: Row) -> dict[str, str]:
     for stem in row.get("stem", "").split():
         found |= decoder_classes(stem, classifier=row.get("classifier", True))
     return found
-
-
-def family_of(
-    name: str,
-    config: Callable[[Keys], Model],
-    embed: Callable[[Tape, Structure], Tensor | Sequence[Tensor]],
-    layer: Callable[[Tape, Structure, Tensor, str], Tensor | Sequence[Tensor]],
-    head: Callable[[Tape, Structure, Tensor], Tensor],
-    **own: Any,
-) -> Family:
-    """The family of a row: its classes and words as the row has them. `own`: what else it has of a
-    Family's."""
-    row = spelled_out(rows("families")[name], "families")
-    said = {key: row[key] for key in FIELDS if key in row}
-    said |= {key: tuple(row[key]) for key in ("kernels", "attentions") if key in row}
-    return Family(config, embed, layer, head, classes=classes_of(row), **said, **own)
-
-
-def model_of(k: Keys, family: str) -> Model:
-    """The model of a row that has a Model's fields as formulas."""
-    row = spelled_out(rows("families")[family], "families")
-    sizes = Sizes({"parts": {}, **row, "keys": {**row["keys"], **row.get("flags", {})}}, k)
-    sizes.check()
-    fields = {name: sizes.of(value) for name, value in row["model"].items()}
-    fields = {name: tuple(f) if isinstance(f, list) else f for name, f in fields.items()}
-    own = {name: sizes[name] for name in row.get("flags", {})}
-    own |= {name: sizes.of(value) for name, value in row["traits"].items()}
-    for inner in sizes.inside.values():
-        inner.check()
-    sizes.absorb()
-    return Model(family=family, traits=Traits(**own), **fields)
 
 
 class Sizes(Mapping[str, Any]):
@@ -185,6 +158,8 @@ class Sizes(Mapping[str, Any]):
                 return 0 if k.config.get(key) == 0 else self._read(key, str(value))
             case {"number": value}:
                 return _number(k, key, value) if key not in k.config or not none else 0
+            case {"numbered": _}:
+                return numbers_of_layers(k, key) or []
             case {"there": value}:
                 return not none if key in k.config else value
             case {"activation": value}:

@@ -13,8 +13,8 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
-from memcore.models.families.llama import embed, llama_like, turned
-from memcore.models.families.rows import family_of
+from memcore.models.families.decoders import family_of, llama_like
+from memcore.models.families.llama import embed, turned
 from memcore.models.model import Model
 from memcore.tape.dims import KV, TP, D, Factor, Q
 from memcore.tape.kinds import Part

@@ -14,26 +14,13 @@ from memcore.layers.ops import (
     rotary_tables,
     value_heads,
 )
-from memcore.models.config import Keys
-from memcore.models.families.llama import llama_like, windowed
-from memcore.models.families.rows import family_of
-from memcore.models.model import Model
+from memcore.models.families.decoders import family_of
 from memcore.tape.dims import D
-from memcore.tape.kinds import SLIDING, Part
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, layer_norm
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 from memcore.words.training import MLP
-
-
-def _config(k: Keys) -> Model:
-    bias = k.flag("use_bias", True)
-    k.refuse("mlp_type", "default", None)
-    k.refuse("norm_type", "layer_norm", None)
-    model = llama_like(k, "starcoder2", attention_bias=bias, mlp_bias=bias)
-    if k.config.get("sliding_window") is None:
-        return model
-    return windowed(model, k.count("sliding_window", 1), (SLIDING,) * model.layers)
 
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -62,4 +49,4 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 
 _embed = embed_dropped("embed_tokens", "embedding_dropout")
 _head = head_behind(layer_norm, width=D)
-FAMILY = family_of("starcoder2", _config, _embed, _layer, _head)
+FAMILY = family_of("starcoder2", None, _embed, _layer, _head)

@@ -24,13 +24,16 @@ from memcore.layers.ops import (
     value_heads,
 )
 from memcore.models.config import Keys
+from memcore.models.families.decoders import (
+    family_of,
+    llama_like,
+    sparse_kinds,
+)
 from memcore.models.families.deepseek_v32 import SPARSE
 from memcore.models.families.family import layer_kinds, listed
 from memcore.models.families.gemma import head
-from memcore.models.families.llama import embed, llama_like
-from memcore.models.families.mixtral import routing, sparse_kinds, with_experts
+from memcore.models.families.llama import embed
 from memcore.models.families.olmoe import sigmoid_router
-from memcore.models.families.rows import family_of
 from memcore.models.model import Heads, Model
 from memcore.tape.dims import EXPERT_F, HEAD_DIM, HEADS, SHARED_F, TP, D, F, Factor, Q
 from memcore.tape.kinds import Part, apart, is_dense
@@ -52,8 +55,6 @@ FIRST = 3  # layers before those with experts, where nothing is said
 
 def _config(k: Keys) -> Model:
     model = llama_like(k, "step3p5")  # fmt: skip
-    size = k.count("moe_intermediate_size", 1280)
-    model = with_experts(model, routing(k, "n_routed_experts", 288, 8), size)
     kinds = layer_kinds(k, model.layers, lambda i: False)
     sliding = any(map(slides, kinds))
     more = _heads_of_windows(k, model.heads)
@@ -63,7 +64,6 @@ def _config(k: Keys) -> Model:
     tables += [("sliding", model.max_positions)] if sliding else []
     model = replace(
         model,
-        shared_size=k.count("share_expert_dim", 1280),
         kinds=tuple(apart(kind) if slides(kind) else kind for kind in kinds),
         window=k.count("sliding_window", 512) if sliding else 0,
         rotary_dim=full,

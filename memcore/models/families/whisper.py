@@ -18,8 +18,8 @@ from memcore.layers.ops import (
     weighted_values,
 )
 from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.decoders import family_of
 from memcore.models.families.family import ALL, Family, own_keys
-from memcore.models.families.rows import family_of
 from memcore.models.families.t5 import ENCODER, HEARD, LENGTH
 from memcore.models.model import Model
 from memcore.tape.dims import FRAMES, HEAD_DIM, HEADS, MELS, POSITIONS, TP, VOCAB, B, D, Q, S, Shape

@@ -5,7 +5,8 @@ import pytest
 from memcore.errors import PlanError
 from memcore.evidence.planned import training_of
 from memcore.models.counts import parameters
-from memcore.models.families import from_config
+from memcore.models.families import FAMILIES, from_config
+from memcore.models.families.rows import rows
 from memcore.plan.plan import Plan
 
 CHATGLM = {  # zai-org/chatglm3-6b
@@ -427,3 +428,9 @@ def test_of_an_omni_model_the_one_that_thinks_is_planned():
     assert any("talker" in note for note in model.notes)
     with pytest.raises(PlanError, match="thinker_config"):
         from_config(omni | {"thinker_config": 3})
+
+
+def test_a_row_has_no_classes_of_the_row_that_it_is_like():
+    for name, row in rows("families").items():
+        if "stem" in row and "classes" not in row:
+            assert all(c.startswith(row["stem"]) for c in FAMILIES[name].classes), name

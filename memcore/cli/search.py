@@ -104,9 +104,8 @@ def _search(args: argparse.Namespace) -> int:
 
         title = _asked(plan, args) if args.serve else plan_title(plan, evaluate(plan))
         said = _readable_servers(found) if args.serve else _readable(found)
-        told = _measured_server if of_server else _measured
-        beside = [told(found)] if measured and found.best else []
-        return "\n\n".join([title, *said, *beside])
+        measured_said = [_measured(found, of_server)] if measured and found.best else []
+        return "\n\n".join([title, *said, *measured_said])
 
     answer(args, found.to_dict, text, lambda: _rows(found))
     return 130 if found.stopped else 0
@@ -219,7 +218,7 @@ def _stages(point: Point) -> str:
 def _readable(found: Found) -> Iterable[str]:
     nothing = "Nothing fits. More GPUs (--gpus-at-most), others (--gpu) or a looser --keep may."
     shared = _shared([*found.best, *found.pareto])
-    listed = functools.partial(_table, shared=shared)
+    listed = functools.partial(_plans, shared=shared)
     said = iter(_ranked(found, "fit and may be the best", nothing, listed))
     yield next(said)
     if shared:
@@ -230,31 +229,23 @@ def _readable(found: Found) -> Iterable[str]:
         yield "\n".join(table(("Why the best one wins: it changes", "peak", "step"), rows))
 
 
-def _measured(found: Found) -> str:
-    """What the measured step says of the plans, and what not."""
-    if any("calibrated_seconds" in p.figures for p in (*found.best, *found.pareto)):
+def _measured(found: Found, of_server: bool) -> str:
+    """What the measured step or server says of the plans, and what not."""
+    figures = (name for p in (*found.best, *found.pareto) for name in p.figures)
+    if any(name.startswith("calibrated_") for name in figures):
+        of = "that have something in common with it"
+        of = of if of_server else "of its framework, kernels, attention, adapter and GPU"
         return (
-            "Calibrated by the measured step: plans of its framework, kernels, attention, adapter "
-            "and GPU. Ranks are as predicted, since it says nothing of the others."
+            f"Calibrated by what was measured: plans {of}. Ranks{' and targets' * of_server} are "
+            "as predicted, since it says nothing of the others."
         )
-    return (
-        "The measured step says nothing of these plans: none has its framework, kernels, "
-        "attention, adapter and GPU."
+    why = (
+        "each differs from it in more than its load, or its GPU alone, or its arrivals are not "
+        "closed"
+        if of_server
+        else "none has its framework, kernels, attention, adapter and GPU"
     )
-
-
-def _measured_server(found: Found) -> str:
-    """The same of a measured server."""
-    names = ("calibrated_tpot_seconds", "calibrated_ttft_seconds")
-    if any(name in p.figures for p in (*found.best, *found.pareto) for name in names):
-        return (
-            "Calibrated by the measured server: those that have something in common with it. Ranks "
-            "and targets are as predicted, since it says nothing of the others."
-        )
-    return (
-        "The measured server says nothing of these: each differs from it in more than its load, or "
-        "its GPU alone, or its arrivals are not closed."
-    )
+    return f"What was measured says nothing of these plans: {why}."
 
 
 def _ranked(
@@ -309,62 +300,75 @@ def _readable_servers(found: Found) -> Iterable[str]:
 
 
 def _servers(title: str, points: Sequence[Point]) -> Iterable[str]:
-    head: tuple[str, ...]
-    head = ("rank", "GPUs", "TP", "replicas", "users of one", "first token", "between", "a token",
-            "between", "USD/h", "USD/M out", "engine", f"  {title}: GPU, dtypes")  # fmt: skip
-    rows = [_server(p.plan, p.figures, p) for p in points]
-    for name, title, at in (("tpot", "calibrated", 9), ("ttft", "calibrated", 7)):
-        told = [p.figures.get(f"calibrated_{name}_seconds") for p in points]
-        if any(told):
-            head = (*head[:at], title, *head[at:])
-            cells = zip(rows, map(seconds_or_dash, told), strict=True)
-            rows = [(*row[:at], cell, *row[at:]) for row, cell in cells]
-    return (line.rstrip() for line in _left(head, rows))
+    def last(p: Point) -> str:
+        dtypes = (f"{k.partition('.')[2]} {v}" for k, v in p.changes.items() if k.endswith("dtype"))
+        return ", ".join([p.figures["gpu"], *dtypes])
 
+    def money(name: str) -> Callable[[Point], str]:
+        return lambda p: money_text(p.figures[name]) if name in p.figures else "-"
 
-def _server(plan: Plan, f: Mapping[str, Any], point: Point) -> tuple[str, ...]:
-    dtypes = [f"{k.partition('.')[2]} {v}" for k, v in point.changes.items() if k.endswith("dtype")]
-    return (
-        str(point.rank), f"{f['gpus']:,}", f"{f['tp']:,}", f"{f['replicas']:,}",
-        f"{f['concurrency']:,}", seconds_text(f["ttft_seconds"]),
-        " to ".join(map(seconds_text, f["ttft_range"])), seconds_text(f["tpot_seconds"]),
-        " to ".join(map(seconds_text, f["tpot_range"])),
-        money_text(f["cost_per_hour"]) if "cost_per_hour" in f else "-",
-        money_text(f["cost_per_million_out"]) if "cost_per_hour" in f else "-",
-        plan.engine, "  " + ", ".join([f["gpu"], *dtypes]),
-    )  # fmt: skip
-
-
-def _table(title: str, points: Sequence[Point], shared: Mapping[str, Any]) -> Iterable[str]:
-    head: tuple[str, ...] = ("rank", "GPUs", "step", "tokens", "run", "to spare", "cost")
-    head += (f"  {title}: changes",)
-    beside = any("calibrated_seconds" in p.figures for p in points)
-    if beside:
-        head = (*head[:3], "calibrated", *head[3:])
-    rows = [
+    return _table(
         (
-            str(p.rank),
-            f"{p.figures['gpus']:,}",
-            seconds_text(p.figures["step_seconds"]),
-            *([seconds_or_dash(p.figures.get("calibrated_seconds"))] if beside else []),
-            count_text(p.figures["tokens_per_step"]) + ("" if p.same_batch else " (other)"),
-            seconds_text(p.figures["run_seconds"]),
-            bytes_text(p.figures["headroom_bytes"]),
-            money_text(p.figures["cost"]) if "cost" in p.figures else "-",
-            f"  {_changes(p, shared)}",
-        )
-        for p in points
-    ]
-    return (line.rstrip() for line in _left(head, rows))
+            *(*_FIRST, ("TP", _count("tp")), ("replicas", _count("replicas"))),
+            ("users of one", _count("concurrency")),
+            *_latency("first token", "ttft"),
+            *_latency("a token", "tpot"),
+            *(("USD/h", money("cost_per_hour")), ("USD/M out", money("cost_per_million_out"))),
+            ("engine", lambda p: p.plan.engine),
+        ),
+        points,
+        f"{title}: GPU, dtypes",
+        last,
+    )
 
 
-def _left(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """A table whose last column is to the left, as it is a text."""
-    *columns, last = zip(head, *rows, strict=True)
-    lines = table([c[0] for c in columns], list(zip(*(c[1:] for c in columns), strict=True)))
-    return (f"{line}{text}" for line, text in zip(_even(lines), last, strict=True))
+def _plans(title: str, points: Sequence[Point], shared: Mapping[str, Any]) -> Iterable[str]:
+    def tokens(p: Point) -> str:
+        return count_text(p.figures["tokens_per_step"]) + ("" if p.same_batch else " (other)")
+
+    return _table(
+        (
+            *_FIRST,
+            ("step", lambda p: seconds_text(p.figures["step_seconds"])),
+            ("calibrated", lambda p: _seconds(p, "calibrated_seconds")),
+            ("tokens", tokens),
+            ("run", lambda p: seconds_text(p.figures["run_seconds"])),
+            ("to spare", lambda p: bytes_text(p.figures["headroom_bytes"])),
+            ("cost", lambda p: money_text(p.figures["cost"]) if "cost" in p.figures else "-"),
+        ),
+        points,
+        f"{title}: changes",
+        lambda p: _changes(p, shared),
+    )
 
 
-def _even(lines: Iterable[str]) -> Iterable[str]:
-    every = list(lines)
-    return (line.ljust(max(map(len, every))) for line in every)
+def _count(name: str) -> Callable[[Point], str]:
+    return lambda p: f"{p.figures[name]:,}"
+
+
+def _seconds(point: Point, name: str) -> str:
+    return seconds_or_dash(point.figures[name]) if name in point.figures else ""
+
+
+def _latency(title: str, name: str) -> Iterable[Column]:
+    yield title, lambda p: seconds_text(p.figures[f"{name}_seconds"])
+    yield "calibrated", lambda p: _seconds(p, f"calibrated_{name}_seconds")
+    yield "between", lambda p: " to ".join(map(seconds_text, p.figures[f"{name}_range"]))
+
+
+Column = tuple[str, Callable[["Point"], str]]
+_FIRST: tuple[Column, ...] = (("rank", lambda p: str(p.rank)), ("GPUs", _count("gpus")))
+
+
+def _table(
+    columns: Iterable[Column], points: Sequence[Point], title: str, last: Callable[[Point], str]
+) -> Iterable[str]:
+    """A table of plans, without the columns that none has; its last column is to the left, as it is
+    a text."""
+    told = [(head, [text(p) for p in points]) for head, text in columns]
+    told = [(head, [text or "-" for text in of]) for head, of in told if any(of)]
+    rows = list(zip(*(of for _, of in told), strict=True))
+    lines = list(table([head for head, _ in told], rows))
+    width = max(map(len, lines))
+    texts = (title, *map(last, points))
+    return (f"{a.ljust(width)}  {b}" for a, b in zip(lines, texts, strict=True))

@@ -14,13 +14,11 @@ from memcore.kept import seldom_collected
 from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.plan.repair import planned
-from memcore.report import Run
-from memcore.search.fitting import Within, limit_of
 from memcore.search.prices import price_of
-from memcore.search.solver import bookable, of_gpus
+from memcore.search.solver import solve
 from memcore.timing.certainty import ranked
 from memcore.training.run import run_of
-from memcore.training.training import Pool, Training, not_planned
+from memcore.training.training import Training, not_planned
 from memcore.units import HOUR
 
 MOST_GPUS = 4096  # of one booking
@@ -56,10 +54,9 @@ def to_train_on(plan: Plan, names: Iterable[str] = ()) -> tuple[Booking, ...]:
     """For each accelerator (without names: those that a price is known of, and the plan's) the
     fewest GPUs on which training fits, within the plan's deadline and budget; those on which no
     number does are left out. The cheapest run comes first, those without a price last."""
-    pool: Pool = {}
     every = names or dict.fromkeys((*catalog.priced_gpus(), *_own(plan)))
     with seldom_collected():
-        found = [b for name in every if (b := _fewest(plan, name, pool))]
+        found = [b for name in every if (b := _fewest(plan, name))]
     found.sort(key=lambda b: (_cost(b), b.gpus))
     ranks = ranked([b.plan for b in found], list(map(_cost, found)))
     return tuple(replace(b, rank=rank) for b, rank in zip(found, ranks, strict=True))
@@ -74,35 +71,21 @@ def _own(plan: Plan) -> tuple[str, ...]:
     return (gpu,) if isinstance(gpu, str) else ()
 
 
-def _fewest(plan: Plan, name: str, pool: Pool) -> Booking | None:
+def _fewest(plan: Plan, name: str) -> Booking | None:
     """The booking with the fewest GPUs of one kind, or None."""
-    there = planned(plan, {"cluster.gpu": name})
+    price, source = price_of(plan, name)
+    there = planned(plan, {"cluster.gpu": name, "run.price_per_gpu_hour": price or 0.0})
     if there is None or not_planned(there):
         return None
-    price, source = price_of(plan, name)
-    counts = bookable(there, MOST_GPUS)
-    within = Within(plan.run.target_days, plan.run.target_cost if price else 0.0)
-
-    def trained(gpus: int) -> tuple[Plan, Training, Run] | None:
-        on = planned(there, {"cluster.gpus": gpus})
-        training = Training.of(on, rows=False, pool=pool) if on else None
-        if on is None or training is None:
-            return None
-        run = run_of(on, training.time())
-        cost = None if price is None else run.seconds * gpus / HOUR * price
-        return on, training, replace(run, cost=cost)
-
-    def run(gpus: int) -> Run | None:
-        found = trained(gpus)
-        beside = plan.together.kind != "none"
-        return None if not found or (beside and limit_of(found[0], serves=False)) else found[2]
-
-    at = of_gpus(there, counts, run, within)
-    found = None if at is None else trained(counts[at])
-    if at is None or found is None:
+    gpus = solve(there, "cluster.gpus", most=MOST_GPUS).value
+    if gpus is None:
         return None
-    on, training, whole = found
+    on = plan.with_changes({"cluster.gpu": name, "cluster.gpus": gpus})
+    training = Training.planned(on, rows=False)
+    time = training.time()
+    seconds = run_of(on, time).seconds
+    cost = None if price is None else seconds * gpus / HOUR * price
     return Booking(
-        name, counts[at], training.seconds, whole.seconds, training.room.bytes, price, source,
-        whole.cost, on, training.time().step_interval,
+        name, gpus, training.seconds, seconds, training.room.bytes, price, source, cost, on,
+        time.step_interval,
     )  # fmt: skip

@@ -18,8 +18,6 @@ from memcore.errors import Issue, PlanError, did_you_mean, refusal, shown
 from memcore.hardware.accelerator import Accelerator
 from memcore.models import cards, catalog
 from memcore.plan.plan import Plan, limits_of
-from memcore.plan.repair import planned
-from memcore.plan.sections import Cluster
 from memcore.search.edges import first
 from memcore.search.found import (
     BY,
@@ -46,6 +44,7 @@ from memcore.search.solve import (
     Targets,
     gpus_each,
     in_a_loop,
+    planned_on,
     serving_limit,
 )
 from memcore.search.space import KEEPS, ROUNDING, TRAINING
@@ -59,12 +58,6 @@ from memcore.words.stored import KV_DTYPES, WEIGHT_DTYPES, bits
 STEP, FIRST, EACH, MORE = "sequences of a step", "first token", "time per token", "more GPUs"
 MISSED = {"ttft": FIRST, "tpot": EACH}
 RANKS = (1, 2, 4, 8, 16, 32, 64)
-# What a plan says of its nodes, as it is where it says nothing.
-NODES = {
-    f"cluster.{name}": info.default
-    for name, info in Cluster.model_fields.items()
-    if name not in ("gpu", "gpus")
-}
 WAY_SECONDS = 0.002  # that one takes, about
 
 Words = dict[str, str]
@@ -168,21 +161,6 @@ def asked_gpus(plan: Plan, names: Iterable[str]) -> tuple[str, ...]:
 def joined(plan: Plan) -> int:
     """GPUs that a replica's ranks are tried on at most: a fast domain, or a node."""
     return max(plan.gpus_per_domain, plan.gpus_per_node)
-
-
-def planned_on(
-    plan: Plan, name: str, tp: int, gpus: int, users: int, words: Mapping[str, str] | None = None
-) -> Plan | None:
-    """The plan there, with other words of serving, training as it can be on so many; None where a
-    rule forbids it."""
-    changes: dict[str, object] = {"cluster.gpus": gpus, "serve.tp": tp}
-    changes |= {"serve.pp": plan.serving_pp, "serve.concurrency": users}
-    changes |= {f"serve.{field}": word for field, word in (words or {}).items()}
-    if name != plan.gpu_name:  # what is said of its own nodes is of no others
-        changes |= NODES | {"cluster.gpu": name}
-    if gpus % plan.sharing or plan.parallel.ep > 1:
-        changes |= {f"parallel.{axis}": 1 for axis in ("tp", "pp", "cp", "ep")}
-    return planned(plan, changes)
 
 
 def _refuse(

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from memcore.errors import PlanError
 from memcore.plan.plan import Plan
-from memcore.plan.repair import planned, repair
+from memcore.plan.repair import planned
+from memcore.plan.sections import Cluster
 from memcore.report import Serve
 from memcore.search.edges import first, last
 from memcore.serving.serve import serve
@@ -227,7 +227,8 @@ def fewest_gpus(plan: Plan, rate: float, targets: Targets = ANY) -> Answer:
     missed = "memory"
     most = plan.gpus_per_domain
     for tp in [n for n in _divisors(plan.architecture.heads) if n <= most]:
-        one = _spread(plan, gpus_each(plan, tp), tp, plan.serve.concurrency)
+        gpu = plan.gpu_name
+        one = planned_on(plan, gpu, tp, gpus_each(plan, tp), plan.serve.concurrency)
         if one is None:
             continue
         server = Server.of(one)
@@ -240,7 +241,7 @@ def fewest_gpus(plan: Plan, rate: float, targets: Targets = ANY) -> Answer:
             missed = fits.missed(MOST_REPLICAS)
             continue
         gpus = fits.gpus(replicas)
-        answer = _spread(one, gpus, tp, fits.running(replicas))
+        answer = planned_on(one, gpu, tp, gpus, fits.running(replicas))
         if answer and (best is None or gpus < best.value):
             limit = fits.missed(replicas - 1) if replicas > 1 else "memory"
             best = Answer("gpus", gpus, answer, serve(answer), limit)
@@ -311,17 +312,29 @@ def gpus_each(plan: Plan, tp: int) -> int:
     return tp * plan.serving_pp * (2 if PREFILLS[plan.serve.prefill].elsewhere else 1)
 
 
-def _spread(plan: Plan, gpus: int, tp: int, concurrency: int) -> Plan | None:
-    """The plan on other GPUs, or None where its rules forbid that."""
-    document = plan.document()
-    document["cluster"]["gpus"] = gpus
-    document["serve"] |= {"tp": tp, "pp": plan.serving_pp, "concurrency": concurrency}
-    if gpus % plan.sharing:  # training that cannot be on so many GPUs gives way
-        document["parallel"] |= {"tp": tp, "pp": plan.serving_pp, "cp": 1}
-    try:
-        return Plan.of(document)
-    except PlanError as e:
-        found, _ = repair(document, error=e)
-    asked = found.document()
-    same = all(asked[part] == document[part] for part in ("model", "cluster", "serve"))
-    return found if same and found.parallel.ep == plan.parallel.ep else None
+# What a plan says of its nodes, as it is where it says nothing.
+NODES = {
+    f"cluster.{name}": info.default
+    for name, info in Cluster.model_fields.items()
+    if name not in ("gpu", "gpus")
+}
+
+
+def planned_on(
+    plan: Plan,
+    name: str,
+    tp: int,
+    gpus: int,
+    users: int,
+    words: Mapping[str, str] | None = None,
+) -> Plan | None:
+    """The plan there, with other words of serving, training as it can be on so many; None where a
+    rule forbids it."""
+    changes: dict[str, object] = {"cluster.gpus": gpus, "serve.tp": tp}
+    changes |= {"serve.pp": plan.serving_pp, "serve.concurrency": users}
+    changes |= {f"serve.{field}": word for field, word in (words or {}).items()}
+    if name != plan.gpu_name:  # what is said of its own nodes is of no others
+        changes |= NODES | {"cluster.gpu": name}
+    if gpus % plan.sharing or plan.parallel.ep > 1:
+        changes |= {f"parallel.{axis}": 1 for axis in ("tp", "pp", "cp", "ep")}
+    return planned(plan, changes)

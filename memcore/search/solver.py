@@ -70,12 +70,18 @@ class Solved:
 
 
 def solve(
-    plan: Plan, field: str, goal: str = "", targets: Targets = ANY, serves: bool | None = None
+    plan: Plan,
+    field: str,
+    goal: str = "",
+    targets: Targets = ANY,
+    serves: bool | None = None,
+    most: int | None = None,
 ) -> Solved:
     """The largest or the smallest value of a numeric field with which the plan fits.
 
     goal    'largest' or 'smallest'; '' is what the field asks for
     serves  whether serving has to fit rather than training; None is what the field is of
+    most    GPUs that are tried at most; None: as many as a plan says
 
     GPUs to train on are as many as the whole run needs to keep to run.target_days and
     run.target_cost, each with the micro-batch and the accumulation of the plan.
@@ -83,7 +89,7 @@ def solve(
     Raises PlanError for a field that has no number.
     """
     path = named(plan, field)
-    axis = _axis(plan, path)
+    axis = _axis(plan, path, most)
     goal = goal or (SMALLEST if axis.frees else LARGEST)
     if goal not in (LARGEST, SMALLEST):
         raise refusal("goal", f"is {LARGEST} or {SMALLEST}, not '{goal}'")
@@ -120,7 +126,7 @@ def solve(
     if found is None:
         why = limit(values[-1 if axis.frees else 0]) if values else "rule"
         if within.asked:  # what fits, but takes too long or costs too much
-            freely = solve(plan.with_changes(dict.fromkeys(WITHIN, 0.0)), path, goal)
+            freely = solve(plan.with_changes(dict.fromkeys(WITHIN, 0.0)), path, goal, most=most)
             why = why if freely.value is None else limit(freely.value)
         return Solved(path, goal, None, plan, why)
     beyond = found + (1 if backwards else -1)
@@ -214,7 +220,7 @@ def named(plan: Plan, field: str) -> str:
     raise refusal("field", f"'{field}' is no field of a plan; {meant(field)}")
 
 
-def _axis(plan: Plan, path: str) -> _Axis:
+def _axis(plan: Plan, path: str, most: int | None = None) -> _Axis:
     section = path.partition(".")[0]
     if section == "model":
         return _of_model(plan, path.partition(".")[2])
@@ -227,7 +233,7 @@ def _axis(plan: Plan, path: str) -> _Axis:
         return planned(plan, {path: value})
 
     if path == "cluster.gpus":
-        return _Axis(bookable(plan), at, True, plan.cluster.gpus)
+        return _Axis(bookable(plan, most), at, True, plan.cluster.gpus)
     return _Axis(_values(plan, path, described), at, described.frees, get(plan, path))
 
 

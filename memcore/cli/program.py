@@ -15,13 +15,10 @@ from memcore.cli import (
     evaluate,
     explain,
     export,
-    gpus,
     lens,
     levers,
     link,
-    models,
-    plans,
-    prices,
+    listing,
     read,
     search,
     simulate,
@@ -36,7 +33,7 @@ from memcore.errors import Issue, PlanError, fault
 
 COMMANDS = (
     *(evaluate, check, explain, levers, lens, solve, search, sweep, compare, link, read),
-    *(export, snapshot, simulate, app, models, gpus, prices, plans),
+    *(export, snapshot, simulate, app, listing),
 )
 
 

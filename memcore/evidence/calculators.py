@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memcore.evidence.comparison import TRACKER, Comparison, of_training, relative, text
+from memcore.evidence.comparison import TRACKER, Comparison, of_training, text
 from memcore.evidence.papers import resident
 from memcore.evidence.planned import memory_of
 from memcore.evidence.pytorch import PEAK_TOLERANCE, REGIMES, dispatched_peak, wider_on_a_gpu
@@ -22,41 +22,17 @@ STATES, STEP, DEVICE = COUNTS = ("states", "step", "device")
 
 
 @dataclass(frozen=True, slots=True)
-class Calculator:
-    """Another calculator.
+class CalculatorFigure:
+    """A calculator's figure in bytes per GPU, with ours of what it counts.
 
     counts   'states' (parameters, gradients, optimizer states), 'step' (activations too) or
              'device' (an allowance for CUDA and the like too)
-    how      'run' (its own code) or 'formula' (carried out)
-    remark   which tensors explain the difference from ours
     """
 
-    name: str
-    version: str
-    url: str
+    calculator: str
     counts: str
-    how: str
-    remark: str
-
-
-@dataclass(frozen=True, slots=True)
-class CalculatorFigure:
-    """A calculator's figure in bytes per GPU, beside ours of what it counts.
-
-    inputs   what it was given
-    remark   what it cannot express of the plan, and how that was mapped
-    """
-
-    calculator: Calculator
     theirs: int
     ours: int
-    inputs: str
-    remark: str
-
-    @property
-    def excess(self) -> float:
-        """How much more theirs is than ours, relative."""
-        return relative(self.theirs, self.ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +62,21 @@ def calculators_table() -> Mapping[str, Any]:
 def worked() -> tuple[Worked, ...]:
     """Every plan with every figure there is of it, the largest first."""
     table = calculators_table()
-    known = {c["name"]: Calculator(**c) for c in table["calculators"]}
-    return tuple(_worked(row, table["figures"], known) for row in table["plans"])
+    counts = {c["name"]: c["counts"] for c in table["calculators"]}
+    return tuple(_worked(row, table["figures"], counts) for row in table["plans"])
 
 
 def _worked(
-    row: Mapping[str, Any], rows: list[Mapping[str, Any]], known: Mapping[str, Calculator]
+    row: Mapping[str, Any], rows: list[Mapping[str, Any]], counts: Mapping[str, str]
 ) -> Worked:
     plan = Plan.of(row["plan"])
     memory = memory_of(plan)
     figures = []
     for f in rows:
         if f["plan"] == row["name"]:
-            by = known[f["calculator"]]
-            ours = resident(memory) if by.counts == STATES else memory.allocated_bytes
-            figures.append(CalculatorFigure(by, f["bytes"], ours, f["inputs"], f.get("remark", "")))
+            by, counted = f["calculator"], counts[f["calculator"]]
+            ours = resident(memory) if counted == STATES else memory.allocated_bytes
+            figures.append(CalculatorFigure(by, counted, f["bytes"], ours))
     figures.sort(key=lambda s: -s.theirs)
     name, label, detail = (row[key] for key in ("name", "label", "detail"))
     tracker, ours = row["tracker_bytes"], dispatched_peak(plan)

@@ -315,7 +315,7 @@ def calculators() -> str:
                 bytes_text(w.ours),
             )
             for w in worked()
-            if (said := [s.theirs for s in w.figures if s.calculator.counts != STATES])
+            if (said := [s.theirs for s in w.figures if s.counts != STATES])
         ],
     )
 

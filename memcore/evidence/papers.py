@@ -69,12 +69,20 @@ def compared_published() -> tuple[Comparison, ...]:
 
 
 Figure = Mapping[str, Any]
+_QUANTITIES: dict[str, Callable[[Figure], float]] = {}
+
+
+def _quantity(compute: Callable[[Figure], float]) -> Callable[[Figure], float]:
+    """What a figure of the table may be, by the function's name."""
+    _QUANTITIES[compute.__name__] = compute
+    return compute
 
 
 def _report(figure: Figure) -> Report:
     return evaluate(Plan.of(figure["plan"]))
 
 
+@_quantity
 def weights(figure: Figure) -> float:
     """Bytes of the weights as they are served, by an engine that pads no vocabulary."""
     serve = evaluate(Plan.of(figure["plan"]).changed("serve.kv_cache", "contiguous")).serve
@@ -82,6 +90,7 @@ def weights(figure: Figure) -> float:
     return serve.weights_bytes * serve.gpus_per_replica
 
 
+@_quantity
 def states(figure: Figure) -> float:
     """Bytes of states at the optimizer step: of some consumers, or of rows by their ending."""
     report = _report(figure)
@@ -97,6 +106,7 @@ def resident(memory: Memory, consumers: Sequence[str] = STATE_CONSUMERS) -> int:
     return sum(step.consumers[c] for c in consumers)
 
 
+@_quantity
 def saved(figure: Figure) -> float:
     """Bytes on disk of a checkpoint, or of its weights alone."""
     run = _report(figure).run
@@ -104,6 +114,7 @@ def saved(figure: Figure) -> float:
     return float(getattr(run, figure["of"]))
 
 
+@_quantity
 def zero_3_share(figure: Figure) -> float:
     """How many times less states a rank keeps than one GPU alone would."""
     plan = Plan.of(figure["plan"])
@@ -111,6 +122,7 @@ def zero_3_share(figure: Figure) -> float:
     return alone / resident(memory_of(plan))
 
 
+@_quantity
 def zero_states(figure: Figure) -> float:
     """Bytes of the states of one GPU at an instant, for so many parameters as the figure is of:
     a model of a size has nearly that many."""
@@ -121,6 +133,7 @@ def zero_states(figure: Figure) -> float:
     return each * float(figure["parameters"])
 
 
+@_quantity
 def tier_bytes(figure: Figure) -> float:
     """Bytes that a parameter's states have in some tiers."""
     report = _report(figure)
@@ -128,6 +141,7 @@ def tier_bytes(figure: Figure) -> float:
     return sum(r.bytes for r in states if r.tier in figure["tiers"]) / report.parameters
 
 
+@_quantity
 def checkpointing_compute(figure: Figure) -> float:
     """FLOPs of a step with full checkpointing over those without."""
     plan = Plan.of(figure["plan"])
@@ -144,12 +158,14 @@ def _work_and_bytes(figure: Figure) -> tuple[float, float]:
     return time.hardware_flops, sum(moved)
 
 
+@_quantity
 def offload_intensity(figure: Figure) -> float:
     """FLOPs of a step for each byte that some offload moves in it."""
     flops, moved = _work_and_bytes(figure)
     return flops / moved
 
 
+@_quantity
 def offload_efficiency(figure: Figure) -> float:
     """Share of its peak that a GPU reaches if nothing hides what an offload moves."""
     flops, moved = _work_and_bytes(figure)
@@ -157,6 +173,7 @@ def offload_efficiency(figure: Figure) -> float:
     return compute / (compute + moved / float(figure["bandwidth"]))
 
 
+@_quantity
 def kv_cache(figure: Figure) -> float:
     """Bytes of the KV cache of every sequence at its full length."""
     plan, serve = Plan.of(figure["plan"]), _report(figure).serve
@@ -165,6 +182,7 @@ def kv_cache(figure: Figure) -> float:
     return serve.kv_bytes_per_token * tokens * serve.gpus_per_replica
 
 
+@_quantity
 def kv_per_token(figure: Figure) -> float:
     """Bytes that one token adds to the KV cache."""
     serve = _report(figure).serve
@@ -172,16 +190,19 @@ def kv_per_token(figure: Figure) -> float:
     return serve.kv_bytes_per_token
 
 
+@_quantity
 def parameters(figure: Figure) -> float:
     """All parameters of a model."""
     return _report(figure).parameters
 
 
+@_quantity
 def active_parameters(figure: Figure) -> float:
     """Parameters that one token meets."""
     return _report(figure).active_parameters
 
 
+@_quantity
 def accelerator(figure: Figure) -> float:
     """A figure of the hardware table."""
     gpu = Plan.of(figure["plan"]).accelerator
@@ -191,6 +212,7 @@ def accelerator(figure: Figure) -> float:
     return float(gpu.flops[field] if field in gpu.flops else getattr(gpu, field))
 
 
+@_quantity
 def quadratic_bytes(figure: Figure) -> float:
     """Second difference of what forward saves, over equal steps of the sequence: a linear term
     vanishes in it, a quadratic one does not."""
@@ -208,6 +230,7 @@ def _with_layers(plan: Plan, layers: int) -> Memory:
     return memory_of(plan.changed("model", model | {"n_layer": layers}))
 
 
+@_quantity
 def saved_per_layer(figure: Figure) -> float:
     """Bytes that one more layer leaves for its backward."""
     return _saved_per_layer(Plan.of(figure["plan"]))
@@ -218,6 +241,7 @@ def _saved_per_layer(plan: Plan) -> float:
     return two - one
 
 
+@_quantity
 def saved_in_flight(figure: Figure) -> float:
     """Bytes that all micro-batches in flight have left on the first stage, per layer of it."""
     plan = Plan.of(figure["plan"])
@@ -230,6 +254,7 @@ def saved_in_flight(figure: Figure) -> float:
     return (more - less) / p.virtual_stages
 
 
+@_quantity
 def saved_share(figure: Figure) -> float:
     """Percent of what a layer leaves for its backward with tensor parallelism alone."""
     plan = Plan.of(figure["plan"])
@@ -238,12 +263,14 @@ def saved_share(figure: Figure) -> float:
     return 100 * _saved_per_layer(plan) / _saved_per_layer(alone)
 
 
+@_quantity
 def cache_share(figure: Figure) -> float:
     """A kind's share of the KV cache while requests wait for room."""
     found = _streamed(json.dumps(figure["plan"]), figure["slots"], figure["strategy"])
     return found.memory[figure["kind"]] / (1 - found.memory["free"])
 
 
+@_quantity
 def batched_requests(figure: Figure) -> float:
     """Sequences that run at once, on average."""
     found = _streamed(json.dumps(figure["plan"]), figure["slots"], figure["strategy"])
@@ -254,30 +281,3 @@ def batched_requests(figure: Figure) -> float:
 def _streamed(document: str, slots: int, strategy: str) -> Run:
     plan = Plan.of(json.loads(document))
     return run(plan, strategy, draw(plan), Clock.of(plan), slots)
-
-
-_QUANTITIES: dict[str, Callable[[Figure], float]] = {
-    f.__name__: f
-    for f in (
-        weights,
-        states,
-        saved,
-        zero_3_share,
-        zero_states,
-        tier_bytes,
-        checkpointing_compute,
-        offload_intensity,
-        offload_efficiency,
-        kv_cache,
-        kv_per_token,
-        parameters,
-        active_parameters,
-        accelerator,
-        quadratic_bytes,
-        cache_share,
-        batched_requests,
-        saved_per_layer,
-        saved_in_flight,
-        saved_share,
-    )
-}

@@ -7,7 +7,7 @@ from memcore.evidence.calculators import COUNTS, STATES, calculators_table, work
 from memcore.plan.plan import Plan
 
 TABLE = calculators_table()
-SAID = {(s.calculator.name, w.name): s for w in worked() for s in w.figures}
+SAID = {(s.calculator, w.name): s for w in worked() for s in w.figures}
 PLANS = {w.name: w.plan for w in worked()}
 ROUNDED = 2**20  # a tool that prints whole MiB
 
@@ -42,9 +42,8 @@ def test_each_calculator_is_compared_with_what_it_counts(worked):
     step = next(m for m in memory.timeline if m.id == "optimizer-step")
     kept = sum(step.consumers[c] for c in ("parameters", "gradients", "optimizer_states"))
     for s in worked.figures:
-        states_only = s.calculator.counts == STATES
+        states_only = s.counts == STATES
         assert s.ours == (kept if states_only else memory.allocated_bytes)
-        assert s.excess == pytest.approx(s.theirs / s.ours - 1)
 
 
 @pytest.mark.parametrize("worked", worked(), ids=lambda w: w.name)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import memcore
 from memcore import PlanError
-from memcore.cli import prices, reading
+from memcore.cli import listing, reading
 from memcore.evaluate import evaluate
 from memcore.models import cards, catalog
 from memcore.plan.plan import Plan
@@ -455,7 +455,7 @@ def test_prices(memplan, capsys):
     assert {"AWS p5.48xlarge", "Nebius", "CoreWeave"} <= {row["cloud"] for row in rows}
     assert all(row["source"] for row in rows)
     args = argparse.Namespace(gpu="h100-sxm-80gb", json=False)
-    assert prices.prices(args, date(2026, 11, 22)) == 0
+    assert listing.prices(args, date(2026, 11, 22)) == 0
     lines = {line.split("  ")[1].strip(): line for line in capsys.readouterr().out.splitlines()}
     assert lines["Nebius"].endswith("2025, may be over a year old")
     assert lines["AWS p5.48xlarge"].endswith("2026-03")

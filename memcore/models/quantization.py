@@ -13,8 +13,10 @@ import fnmatch
 import itertools
 import math
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from typing import Any
 
 from memcore.errors import shown
@@ -120,8 +122,8 @@ def _read(given: Mapping[str, Any]) -> Quantization:
     if method is None and isinstance(given.get("bits"), int) and "group_size" in given:
         method = "mlx"
     method = method if isinstance(method, str) else ""
-    reader = _READERS.get(method.replace("_", "-").lower())
-    found = reader(given) if reader else Quantization(method or "not named", "")
+    row = _TABLE["methods"].get(method.replace("_", "-").lower())
+    found = _by_row(given, row) if row else Quantization(method or "not named", "")
     wide, notes = _patterns(_wide(given))
     modules = tuple((p, "") for p in wide) + found.modules
     cache, said = _cache(given)
@@ -129,6 +131,18 @@ def _read(given: Mapping[str, Any]) -> Quantization:
         found, method=method or "not named", modules=modules, cache=cache,
         notes=(*found.notes, *notes, *said),
     )  # fmt: skip
+
+
+def _inside(value: Any, key: str) -> Mapping[str, Any]:
+    """An object inside what may be one; an empty one where there is none."""
+    inner = value.get(key) if isinstance(value, Mapping) else None
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _modules(value: Any, key: str) -> list[tuple[str, Any]]:
+    """Names of modules with what such an object says of them."""
+    listed = itertools.islice(_inside(value, key).items(), MOST_MODULES)
+    return [(str(name), how) for name, how in listed]
 
 
 def _text(value: object) -> str:
@@ -175,6 +189,9 @@ def _fp8(given: Mapping[str, Any]) -> Quantization:
 WORDS = {2: "int2", 3: "int3", 4: "int4"}  # for whole numbers of so many bits; int8 for more
 NAMED = {(4, 128): "int4", (4, 64): "int4-g64", (4, 32): "int4-g32", (8, 0): "int8"}
 NARROWEST, WIDEST = 1, 8
+_TABLE: dict[str, Any] = tomllib.loads(
+    files("presets").joinpath("families", "quantization.toml").read_text(encoding="utf-8")
+)
 
 
 def _grouped(values: Any, group: Any, zero: float | None = None) -> Quantization:
@@ -207,10 +224,9 @@ def _gptq(given: Mapping[str, Any]) -> Quantization:
 def _dynamic(given: Mapping[str, Any], found: Quantization) -> Quantization:
     """The same with what GPTQModel's `dynamic` says of some modules: '-:' in front of a pattern
     leaves them as they are, '+:' or nothing stores them otherwise."""
-    dynamic = given.get("dynamic")
     modules, notes = list(found.modules), found.notes
-    for name, how in list(dynamic.items())[:MOST_MODULES] if isinstance(dynamic, Mapping) else ():
-        pattern, kind = str(name), ""
+    for pattern, how in _modules(given, "dynamic"):
+        kind = ""
         if not pattern.startswith("-:"):
             own = how if isinstance(how, Mapping) else {}
             size = own.get("group_size", given.get("group_size", 128))
@@ -225,14 +241,13 @@ def _dynamic(given: Mapping[str, Any], found: Quantization) -> Quantization:
 def _auto_round(given: Mapping[str, Any]) -> Quantization:
     """Intel's: `data_type` of the values; other bits for some modules in `extra_config`."""
     found = _of_data_type(given, given)
-    extra = given.get("extra_config")
     modules = []
-    for name, how in list(extra.items())[:MOST_MODULES] if isinstance(extra, Mapping) else ():
+    for name, how in _modules(given, "extra_config"):
         own = how if isinstance(how, Mapping) else {}
         if own.get("bits", 0) == 16:
-            modules.append((str(name), ""))
+            modules.append((name, ""))
         elif own.get("bits") and (one := _of_data_type(own, given)).word:
-            modules.append((str(name), _type_of(one)))
+            modules.append((name, _type_of(one)))
     return replace(found, modules=tuple(modules)) if found.word else found
 
 
@@ -253,8 +268,7 @@ def _of_data_type(given: Mapping[str, Any], base: Mapping[str, Any]) -> Quantiza
 def _hqq(given: Mapping[str, Any]) -> Quantization:
     """A scale and a zero of 16 bits for each group, or of their own bits; three bits take 3.2, ten
     in an int32 (hqq/core/bitpack.py)."""
-    config = given.get("quant_config")
-    config = config if isinstance(config, Mapping) else {}
+    config = _inside(given, "quant_config")
     named = [(str(k), v) for k, v in config.items() if isinstance(v, Mapping)]
     if "weight_quant_params" in config:
         return _of_hqq(config)
@@ -270,12 +284,10 @@ def _type_of_word(word: str) -> str:
 
 
 def _of_hqq(config: Mapping[str, Any]) -> Quantization:
-    weights = config.get("weight_quant_params")
-    weights = weights if isinstance(weights, Mapping) else {}
+    weights = _inside(config, "weight_quant_params")
     more = 0.0
     for key in ("scale_quant_params", "zero_quant_params"):
-        own = config.get(key)
-        values = own.get("nbits") if isinstance(own, Mapping) else 16
+        values = _inside(config, key).get("nbits", 16)
         more += values if isinstance(values, int) and 0 < values <= 16 else 16
     values = weights.get("nbits")
     values = 3.2 if values == 3 else values
@@ -309,14 +321,11 @@ def _of_mlx(given: Mapping[str, Any], base: Mapping[str, Any]) -> Quantization:
 
 def _quark(given: Mapping[str, Any]) -> Quantization:
     """AMD's: one scheme for all, others by the names of layers."""
-    whole = given.get("global_quant_config")
-    found = _of_quark(whole if isinstance(whole, Mapping) else {})
-    layers = given.get("layer_quant_config")
-    modules = []
-    for name, how in list(layers.items())[:MOST_MODULES] if isinstance(layers, Mapping) else ():
+    found, modules = _of_quark(_inside(given, "global_quant_config")), []
+    for name, how in _modules(given, "layer_quant_config"):
         one = _of_quark(how) if isinstance(how, Mapping) and how.get("weight") else None
         if one and one.word:
-            modules.append((str(name), _type_of(one)))
+            modules.append((name, _type_of(one)))
         elif one:
             return one
     return replace(found, modules=tuple(modules), uniform=True) if found.word else found
@@ -343,47 +352,23 @@ def _of_quark(scheme: Mapping[str, Any]) -> Quantization:
 
 def _cache_of_quark(given: Mapping[str, Any]) -> str:
     """The dtype of the cache in a file of Quark's: that of the layers that write it."""
-    export, layers = given.get("export"), given.get("layer_quant_config")
-    names = export.get("kv_cache_group") if isinstance(export, Mapping) else None
-    if not isinstance(names, list) or not names or not isinstance(layers, Mapping):
+    names = _inside(given, "export").get("kv_cache_group")
+    if not isinstance(names, list) or not names:
         return ""
-    for how in layers.values():
-        out = how.get("output_tensors") if isinstance(how, Mapping) else None
-        dtype = str(out.get("dtype")) if isinstance(out, Mapping) else ""
+    for how in _inside(given, "layer_quant_config").values():
+        dtype = str(_inside(how, "output_tensors").get("dtype"))
         for word in ("fp8", "int8"):
             if dtype.startswith(word):
                 return word
     return ""
 
 
-# Configs of torchao by name: bits of a value, and values of a group where it does not say.
-OF_TORCHAO = {
-    "int4weightonly": (4, 128),
-    "int8weightonly": (8, 0),
-    "int8dynamicactivationint8weight": (8, 0),
-    "int8dynamicactivationint4weight": (4, 32),
-    "float8dynamicactivationint4weight": (4, 128),
-    "int4dynamicactivationint4weight": (4, 0),
-    "gemliteuintxweightonly": (4, 64),
-}
-FLOATS_OF_TORCHAO = {
-    "float8weightonly": "fp8",
-    "float8dynamicactivationfloat8weight": "fp8",
-    "float8staticactivationfloat8weight": "fp8",
-    "nvfp4weightonly": "nvfp4",
-    "nvfp4dynamicactivationnvfp4weight": "nvfp4",
-    "mxfp4": "mxfp4",
-}
-
-
 def _torchao(given: Mapping[str, Any]) -> Quantization:
     kind = given.get("quant_type")
     if isinstance(kind, Mapping):
         kind = kind.get("default", kind)
-    named: Any = {}
-    if isinstance(kind, Mapping) and isinstance(kind.get("_data"), Mapping):
-        inner = kind["_data"]
-        named = inner.get("fqn_to_config") or inner.get("module_fqn_to_config") or {}
+    inner = _inside(kind, "_data")
+    named = inner.get("fqn_to_config") or inner.get("module_fqn_to_config")
     if isinstance(named, Mapping) and named:
         base = named.get("_default")
         found = _of_torchao(base, given) if base is not None else None
@@ -405,22 +390,23 @@ def _of_torchao(kind: Any, given: Mapping[str, Any]) -> Quantization:
     """One config of torchao's, as an object, or as a word with its arguments beside."""
     if kind is None:
         return Quantization("", "")
-    inner = kind.get("_data") if isinstance(kind, Mapping) else given.get("quant_type_kwargs")
-    inner = inner if isinstance(inner, Mapping) else {}
+    of_config = isinstance(kind, Mapping)
+    inner = _inside(kind, "_data") if of_config else _inside(given, "quant_type_kwargs")
     name = str(kind.get("_type") if isinstance(kind, Mapping) else kind)
     plain = name.replace("_", "").lower().removesuffix("config")
-    if plain in FLOATS_OF_TORCHAO:
-        return Quantization("", FLOATS_OF_TORCHAO[plain], uniform=True)
+    whole, floats = _TABLE["torchao"], _TABLE["torchao_floats"]
+    if plain in floats:
+        return Quantization("", floats[plain], uniform=True)
     group, values = inner.get("group_size"), None
-    if plain in OF_TORCHAO:
-        values, usual = OF_TORCHAO[plain]
+    if plain in whole:
+        values, usual = whole[plain]
         group = usual if group is None else group
     elif plain.endswith(("intxweightonly", "int8dynamicactivationintxweight")):
         said = re.search(r"int([1-8])\b", str(inner.get("weight_dtype")))
         values = int(said[1]) if said else None
         how = inner.get("granularity", inner.get("weight_granularity"))
-        own = how.get("_data") if isinstance(how, Mapping) else None
-        group = own.get("group_size") if isinstance(own, Mapping) else group
+        if isinstance(how, Mapping) and "_data" in how:
+            group = _inside(how, "_data").get("group_size")
     if values is None:
         return Quantization("", "", notes=(shown(name)[1:-1],))
     return _grouped(values, group, zero=16)
@@ -446,20 +432,6 @@ def _exllama(given: Mapping[str, Any]) -> Quantization:
     return found
 
 
-def _named_word(key: str, usual: str, words: Mapping[str, str]) -> Any:
-    """A reader of a file in which one key says the type."""
-
-    def reads(given: Mapping[str, Any]) -> Quantization:
-        said = str(given.get(key, usual))
-        word = words.get(said, "")
-        return Quantization("", word, uniform=True, notes=() if word else (shown(said)[1:-1],))
-
-    return reads
-
-
-FLOATS = {"nvfp4": "nvfp4", "mxfp4": "mxfp4", "mxfp8": "mxfp8"}
-
-
 def _bitsandbytes(given: Mapping[str, Any]) -> Quantization:
     if given.get("load_in_8bit") or given.get("_load_in_8bit"):
         return Quantization("", "int8")
@@ -469,30 +441,13 @@ def _bitsandbytes(given: Mapping[str, Any]) -> Quantization:
     return Quantization("", "")
 
 
-ALGORITHMS = {  # ModelOpt's
-    "FP8": "fp8",
-    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
-    "FP8_PB_WO": "fp8-block",
-    "FP8_PB_REAL": "fp8-block",
-    "NVFP4": "nvfp4",
-    "NVFP4_AWQ": "nvfp4",
-    "W4A16_NVFP4": "nvfp4",
-    "W4A16_AWQ": "int4",
-    "W4A8_AWQ": "int4",
-    "INT8_SQ": "int8",
-    "W8A8_SQ_PER_CHANNEL": "int8",
-    "MXFP4": "mxfp4",
-    "MXFP8": "mxfp8",
-}
-
-
 def _modelopt(given: Mapping[str, Any]) -> Quantization:
     algorithm = given.get("quant_algo")
     layers = given.get("quantized_layers")
     if algorithm == "MIXED_PRECISION" and isinstance(layers, Mapping):
         stored, strange = [], set()
         for name, how in itertools.islice(layers.items(), MOST_MODULES):
-            word = ALGORITHMS.get(
+            word = _TABLE["modelopt"].get(
                 str(how.get("quant_algo")).upper() if isinstance(how, Mapping) else ""
             )
             if word:
@@ -505,11 +460,11 @@ def _modelopt(given: Mapping[str, Any]) -> Quantization:
         narrowest = "nvfp4" if "nvfp4" in types else "fp8"
         return _named(narrowest, stored)
     algorithm = algorithm.upper() if isinstance(algorithm, str) else algorithm
-    if isinstance(algorithm, str) and algorithm in ALGORITHMS:
+    if isinstance(algorithm, str) and algorithm in _TABLE["modelopt"]:
         group = given.get("group_size")
-        if ALGORITHMS[algorithm] == "int4" and group is not None:
+        if _TABLE["modelopt"][algorithm] == "int4" and group is not None:
             return replace(_grouped(4, group), uniform=True)
-        return Quantization("", ALGORITHMS[algorithm], uniform=True)
+        return Quantization("", _TABLE["modelopt"][algorithm], uniform=True)
     if algorithm is None and isinstance(given.get("config_groups"), Mapping):
         return _compressed(given)
     return Quantization("", "", notes=(f"quant_algo {shown(algorithm)}",))
@@ -517,14 +472,12 @@ def _modelopt(given: Mapping[str, Any]) -> Quantization:
 
 def _compressed(given: Mapping[str, Any]) -> Quantization:
     """compressed-tensors: one scheme for each group of modules."""
-    groups = given.get("config_groups")
-    schemes = list(groups.values())[:64] if isinstance(groups, Mapping) else []
+    schemes = list(_inside(given, "config_groups").values())[:64]
     found: list[tuple[list[str], Quantization]] = []
     for group in schemes:
-        weights = group.get("weights") if isinstance(group, Mapping) else None
-        if not isinstance(weights, Mapping):
+        if not isinstance(group, Mapping) or not isinstance(group.get("weights"), Mapping):
             continue
-        targets = group.get("targets")
+        weights, targets = group["weights"], group.get("targets")
         names = [t for t in targets if isinstance(t, str)] if isinstance(targets, list) else []
         found.append((names, _scheme(weights)))
     sparse = given.get("sparsity_config")
@@ -577,34 +530,27 @@ def _named(word: str, listed: Iterable[tuple[str, str]]) -> Quantization:
 
 _READERS = {
     "fp8": lambda given: _modelopt(given) if given.get("quant_algo") else _fp8(given),
-    "fbgemm-fp8": _fp8,
-    "finegrained-fp8": _fp8,
-    "mxfp4": lambda given: Quantization("", "mxfp4"),
-    "mxfp8": lambda given: Quantization("", "mxfp8", uniform=True),
-    **dict.fromkeys(("gptq", "awq", "gptq-marlin", "awq-marlin", "gptqmodel", "marlin"), _gptq),
-    **dict.fromkeys(("auto-round", "autoround", "intel/auto-round", "inc"), _auto_round),
-    "hqq": _hqq,
-    "mlx": _mlx,
-    "metal": lambda given: _grouped(given.get("bits", 4), given.get("group_size", 64), zero=16),
-    "sinq": lambda given: _grouped(given.get("nbits", 4), given.get("group_size", 64), zero=16),
-    "quark": _quark,
-    "torchao": _torchao,
-    "quanto": _quanto,
-    "eetq": lambda given: Quantization("", "int8"),
-    **dict.fromkeys(("exl2", "exl3"), _exllama),
-    "higgs": lambda given: _grouped(given.get("bits", 4), given.get("group_size", 256), zero=0),
-    "bitnet": lambda given: _grouped(2, 0),
-    "fp-quant": _named_word("forward_dtype", "nvfp4", FLOATS),
-    "fouroversix": _named_word("dtype", "nvfp4", FLOATS),
-    "nvfp4": lambda given: Quantization("", "nvfp4", uniform=True),
-    **dict.fromkeys(("w8a8-int8", "blockwise-int8"), lambda given: Quantization("", "int8")),
-    "w8a8-fp8": lambda given: Quantization("", "fp8"),
-    "bitsandbytes": _bitsandbytes,
-    "compressed-tensors": _compressed,
-    "modelopt": _modelopt,
-    "modelopt-fp4": _modelopt,
-    "modelopt-mixed": _modelopt,
-}
+    "fbgemm-fp8": _fp8, "gptq": _gptq, "auto-round": _auto_round, "hqq": _hqq, "mlx": _mlx,
+    "quark": _quark, "torchao": _torchao, "quanto": _quanto, "exl2": _exllama,
+    "bitsandbytes": _bitsandbytes, "compressed-tensors": _compressed, "modelopt": _modelopt,
+}  # fmt: skip
+
+
+def _by_row(given: Mapping[str, Any], row: Mapping[str, Any]) -> Quantization:
+    """What a file says whose method is a row of the table."""
+    if "as" in row:
+        return _READERS[row["as"]](given)
+    if "bits" in row:
+        (bits_by, values), (group_by, group) = row["bits"], row["group"]
+        return _grouped(given.get(bits_by, values), given.get(group_by, group), row.get("zero"))
+    word = row.get("word", "")
+    if "says" in row:
+        said = str(given.get(row["says"], word))
+        word = said if said in row["words"] else ""
+        if not word:
+            return Quantization("", "", uniform=True, notes=(shown(said)[1:-1],))
+    return Quantization("", word, uniform=row.get("uniform", False))
+
 
 _UNDERSTOOD = re.compile(r"[\w.*\\()|?-]*")  # what of a regular expression becomes a pattern
 

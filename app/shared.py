@@ -6,27 +6,23 @@ A link that costs a second to look at costs it once, however many people open it
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, update_wrapper
+from functools import update_wrapper
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from app import exploring, front
+from app import exploring
 from memcore.evaluate import evaluate
-from memcore.kept import Store, once
+from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.report import Report, Serve
 from memcore.search import bookings as to_book
 from memcore.search import explore, growing, solve, solver
 from memcore.search.found import Found
-from memcore.search.lens import Seen
 from memcore.search.lens import lens as find_lens
 from memcore.search.levers import Lever
 from memcore.search.levers import levers as find_levers
-from memcore.search.phases import Relief
 from memcore.search.phases import reliefs as find_reliefs
-from memcore.search.server_levers import ServerLever
 from memcore.search.server_levers import server_levers as changes_of_server
 from memcore.search.servers import fewest_for_users, search_servers
 from memcore.search.solve import Answer
@@ -35,19 +31,16 @@ from memcore.search.waterfall import Change
 from memcore.search.waterfall import waterfall as changes_between
 from memcore.serving.serve import curve, servable, served_by
 from memcore.serving.server import Server
-from memcore.serving.time import Point
 from memcore.stream import Load, Stream, simulate
 from memcore.stream import loads as simulated_loads
-from memcore.together.generation import Generation, generation
+from memcore.together.generation import generation
 from memcore.training.over_time import Course
 from memcore.training.over_time import over_time as find_courses
 from memcore.training.training import Training
-from memcore.units import MiB
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-BUDGET = 16 * MiB
 # Of a simulation on a page: most take a fifth, and a link may ask for twenty times as many. So many
 # take about a second of processor.
 STEPS = 40_000
@@ -61,57 +54,37 @@ class _Asked:
     plan: Plan = field(compare=False)
 
 
-STORE = Store(BUDGET)
-
-
-@once
-def _turn(name: str, text: str) -> threading.Semaphore:
-    """Whoever asks the same waits for the first: two would take twice as long."""
-    return threading.Semaphore()
-
-
 Find = Callable[Concatenate[Plan, P], R]
 
 
-def _for_all(without: Mapping[str, Any]) -> Callable[[Find[P, R]], Find[P, R]]:
-    """Keeps what a plan's figures are, for every session, within the budget of bytes. What is asked
+def _for_all(without: Mapping[str, Any] | None = None) -> Callable[[Find[P, R]], Find[P, R]]:
+    """Keeps what a plan's figures are, for every session, among the engine's answers. What is asked
     of the plan besides is hashable. `without`: what of a plan they do not depend on, as pydantic
     excludes it; plans that differ in nothing else share them."""
 
     def keeping(find: Find[P, R]) -> Find[P, R]:
-        @STORE.kept
+        @kept
         def found(asked: _Asked, *words: P.args, **more: P.kwargs) -> R:
             return find(asked.plan, *words, **more)
 
         def ask(plan: Plan, /, *words: P.args, **more: P.kwargs) -> R:
-            asked = _Asked(plan.model_dump_json(exclude=dict(without)), plan)
-            turn = _turn(find.__name__, f"{asked.text}{words}{more}")
-            if not turn.acquire(blocking=False):
-                with front.while_another_finds_it():
-                    turn.acquire()
-            try:
-                return found(asked, *words, **more)
-            finally:
-                turn.release()
+            text = plan.model_dump_json(exclude=dict(without or {}))
+            return found(_Asked(text, plan), *words, **more)
 
         return update_wrapper(ask, find)
 
     return keeping
 
 
-NOTHING: dict[str, Any] = {}
 TRAINING = {"train": True, "together": True, "run": True}  # what serving alone does not depend on
 
 
-LATELY = 8  # plans of which more than figures is kept: what these are made of
-
-
-@lru_cache(LATELY)
+@kept
 def _training(asked: _Asked) -> Training | None:
     return Training.of(asked.plan)
 
 
-@lru_cache(LATELY)
+@kept
 def _server(asked: _Asked) -> Server | None:
     return Server.of(asked.plan) if servable(asked.plan.architecture) else None
 
@@ -132,14 +105,14 @@ def _asked_of_server(plan: Plan) -> _Asked:
     return _Asked(f"{text}{plan.run.price_per_gpu_hour}", plan)
 
 
-@STORE.kept
+@kept
 def _served(asked: _Asked) -> Serve | None:
     """What the report says of the server: whoever changes the training alone, asks it again."""
     found = _server(asked)
     return served_by(found) if found else None
 
 
-@_for_all(without=NOTHING)
+@_for_all()
 def report(plan: Plan) -> Report:
     return evaluate(plan, training(plan), server(plan), _served(_asked_of_server(plan)))
 
@@ -154,38 +127,19 @@ def loads(plan: Plan) -> tuple[Load, ...]:
     return simulated_loads(plan, steps=STEPS)
 
 
-@_for_all(without=TRAINING)
-def speeds(plan: Plan) -> tuple[Point, ...]:
-    return curve(plan)
+levers = _for_all()(find_levers)
+reliefs = _for_all()(find_reliefs)
+generated = _for_all()(generation)
+lens = _for_all()(find_lens)
+server_levers = _for_all()(changes_of_server)
+to_train_on = _for_all()(to_book.to_train_on)
+speeds = _for_all(TRAINING)(curve)
 
 
-@_for_all(without=NOTHING)
-def levers(plan: Plan) -> tuple[Lever, ...]:
-    return find_levers(plan)
-
-
-@_for_all(without=NOTHING)
-def reliefs(plan: Plan) -> tuple[Relief, ...]:
-    """What frees memory where one trains and serves on the same GPUs."""
-    return find_reliefs(plan)
-
-
-@_for_all(without=NOTHING)
-def generated(plan: Plan) -> Generation | None:
-    """How long a step's rollouts take to generate."""
-    return generation(plan)
-
-
-@_for_all(without=NOTHING)
+@_for_all()
 def over_time(plan: Plan) -> tuple[Course, ...]:
     """Memory over a step, of each pipeline stage."""
     return find_courses(plan, training(plan))
-
-
-@_for_all(without=NOTHING)
-def lens(plan: Plan) -> tuple[Seen, ...]:
-    """What is done with each tensor, and what else could be."""
-    return find_lens(plan)
 
 
 @_for_all(without={"train": {"micro_batch"}})
@@ -194,7 +148,7 @@ def largest_batch(plan: Plan) -> Solved:
     return solver.solve(plan, growing.BATCH)
 
 
-@_for_all(without=NOTHING)
+@_for_all()
 def trains(plan: Plan) -> bool:
     """Whether training fits. What `larger_batch` asks is the same whatever the micro-batch, and
     what `longer_sequence` asks whatever the length."""
@@ -207,31 +161,24 @@ def longest_sequence(plan: Plan) -> Solved:
     return solver.solve(plan, growing.LENGTH)
 
 
-@_for_all(without=NOTHING)
+@_for_all()
 def fewest_to_train(plan: Plan) -> Solved:
     """The fewest GPUs on which the whole run keeps to its deadline and its budget."""
     return solver.solve(plan, "cluster.gpus")
 
 
-@_for_all(without=NOTHING)
+@_for_all()
 def larger_batch(plan: Plan) -> tuple[Lever, Solved] | None:
     """The one change with which the largest micro-batch fits, and that."""
     here = largest_batch(plan).value or 0
     return growing.larger(growing.BATCH, here, levers(plan), trains, largest_batch)
 
 
-@_for_all(without=NOTHING)
+@_for_all()
 def longer_sequence(plan: Plan) -> tuple[Lever, Solved] | None:
     """The one change with which the longest sequence fits, and that."""
     here = longest_sequence(plan).value or 0
     return growing.larger(growing.LENGTH, here, levers(plan), trains, longest_sequence)
-
-
-@_for_all(without=NOTHING)
-def to_train_on(plan: Plan) -> tuple[to_book.Booking, ...]:
-    """The fewest GPUs that train the plan, within its deadline and budget, of each kind with a list
-    price and of its own; the cheapest run first."""
-    return to_book.to_train_on(plan)
 
 
 def answers(plan: Plan, of_rate: bool) -> tuple[Answer, ...]:
@@ -239,11 +186,6 @@ def answers(plan: Plan, of_rate: bool) -> tuple[Answer, ...]:
     arrival rate, or of its users at once."""
     gpus = None if of_rate else _fewest_for_users(plan)
     return _longest(plan), _most(plan), gpus or _fewest(plan)
-
-
-@_for_all(without=NOTHING)
-def server_levers(plan: Plan) -> tuple[ServerLever, ...]:
-    return changes_of_server(plan)
 
 
 # With their plans, which somebody may go on with: those of others train otherwise.
@@ -267,26 +209,26 @@ def _fewest_for_users(plan: Plan) -> Answer | None:
     return fewest_for_users(plan, solve.Targets.of(plan))
 
 
-@_for_all(without=NOTHING)
+@_for_all()
 def swept(plan: Plan, path: str, figure: str) -> explore.Sweep:
     """One field against one number."""
     return explore.sweep(plan, path, figure)
 
 
-@_for_all(without=NOTHING)
+@_for_all()
 def mapped(plan: Plan, across: str, down: str, figure: str) -> explore.Map:
     """Two fields against one number."""
     return explore.grid(plan, across, down, figure)
 
 
-@_for_all(without=NOTHING)
+@_for_all()
 def servers(plan: Plan, every: bool) -> Found:
     """What serves the plan's users within its targets with its engine and dtypes, on each
     accelerator with a list price, or on every one; the least rent first."""
     return search_servers(plan, gpus=exploring.accelerators(every), engines=(plan.engine,))
 
 
-@_for_all(without=NOTHING)
+@_for_all()
 def waterfall(before: Plan, after: str) -> tuple[Change, ...]:
     """What lies between two plans, the second as its text."""
     return changes_between(before, Plan.of(json.loads(after)))

@@ -5,7 +5,6 @@ Every point is a plan of its own, judged as `evaluate` judges it; nothing here h
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -355,18 +354,21 @@ def sweep(plan: Plan, path: str, key: str) -> Sweep:
     """A field's values against a figure, and exactly up to where it fits."""
     figure, pool = FIGURES[key], Pool()
 
-    @functools.cache
+    known: dict[Any, Spot] = {}
+
     def look(value: Any) -> Spot:
-        return spot(plan, changes(plan, path, value), value, figure, pool)
+        if value not in known:
+            known[value] = spot(plan, changes(plan, path, value), value, figure, pool)
+        return known[value]
 
     found = [look(value) for value in values(plan, path)]
     if not is_number(path):
         return Sweep(path, figure, tuple(found))
     if is_whole(path) and path != "cluster.gpus":
         found += _beyond(found[-1], look, path)
-    known = [s for s in found if s.plan]
-    rises = not known or known[0].high - known[0].limit <= known[-1].high - known[-1].limit
-    ordered = known if rises else known[::-1]
+    there = [s for s in found if s.plan]
+    rises = not there or there[0].high - there[0].limit <= there[-1].high - there[-1].limit
+    ordered = there if rises else there[::-1]
     edge = _edge(ordered, look, lambda s: s.fits, is_whole(path))
     maybe = _edge(ordered, look, lambda s: s.possible, is_whole(path))
     every = {s.value_at: s for s in found}

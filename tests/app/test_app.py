@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import threading
 import tomllib
 from typing import Any
 
@@ -38,6 +37,7 @@ from tables import each
 from app import rest, shared, state
 from app.text import times
 from memcore.evaluate import evaluate
+from memcore.kept import STORE
 from memcore.models import catalog
 from memcore.plan.keys import FIELDS
 from memcore.plan.link import decode, encode
@@ -1130,38 +1130,14 @@ def test_what_one_has_found_all_have(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(plan, *more, **words)
 
     monkeypatch.setattr(shared, "simulate", counted)
-    shared.STORE.forget()
+    STORE.forget()
     ends = [opened({"seed": "77", "reqs": "50"}, "stream") for _ in range(3)]
     assert len(asked) == 1
     kept = [at.session_state["kept_stream"][1] for at in ends]
     assert kept[0] is kept[1] is kept[2]
     opened({"seed": "78", "reqs": "50"}, "stream")
     assert len(asked) == 2
-    assert shared.STORE.bytes <= shared.BUDGET
-
-
-def test_two_who_ask_at_once_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, begun, go_on = [], threading.Event(), threading.Event()
-
-    def slow(plan: Plan, **words: Any) -> str:
-        asked.append(plan)
-        begun.set()
-        assert go_on.wait(60)
-        return "found"
-
-    monkeypatch.setattr(shared, "simulate", slow)
-    shared.STORE.forget()
-    plan, found = Plan(serve={"seed": 79}), []
-    threads = [threading.Thread(target=lambda: found.append(shared.stream(plan))) for _ in "123"]
-    for thread in threads:
-        thread.start()
-    assert begun.wait(60)
-    go_on.set()
-    for thread in threads:
-        thread.join()
-    assert found == ["found"] * 3
-    assert len(asked) == 1
-    shared.STORE.forget()
+    assert STORE.bytes <= STORE.budget
 
 
 def test_what_is_said_of_the_server_stands_on_its_own_page() -> None:

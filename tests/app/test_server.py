@@ -46,7 +46,7 @@ from streamlit.runtime.state.common import WidgetMetadata
 from streamlit.runtime.websocket_session_manager import WebsocketSessionManager
 from streamlit.web.server.starlette.starlette_websocket import StarletteSessionClient
 
-from app import front, rest, shared
+from app import front, rest
 from memcore.cli import app
 from memcore.pausing import pause
 from memcore.plan.plan import Plan
@@ -698,35 +698,3 @@ def test_answers_to_others_come_before_what_takes_long(monkeypatch: pytest.Monke
         with pytest.raises(rest.AskedAgainError):
             pause()
     pause()  # who waits for a plan itself is held up by nobody
-
-
-def test_who_waits_for_what_another_finds_is_not_let_go_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Else both would wait, each for the other."""
-    answering = {"one"}
-    monkeypatch.setattr(front, "ANSWERING", answering)
-    monkeypatch.setattr(front, "get_script_run_ctx", lambda: SimpleNamespace(session_id="one"))
-    plan = Plan.of({"train": {"micro_batch": 37}})
-    finding, let = threading.Event(), threading.Event()
-
-    @shared._for_all(without={})
-    def find(plan: Plan) -> int:
-        finding.set()
-        assert let.wait(60)
-        return 1
-
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(find(plan))) for _ in range(2)]
-    threads[0].start()
-    assert finding.wait(60)
-    threads[1].start()
-    end = time.monotonic() + 60
-    while answering and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not answering
-    let.set()
-    for thread in threads:
-        thread.join()
-    assert found == [1, 1]
-    assert answering == {"one"}

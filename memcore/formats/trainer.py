@@ -27,7 +27,7 @@ from memcore.formats.found import (
 )
 from memcore.formats.programs import Program
 from memcore.formats.texts import options
-from memcore.words.training import ALL_LINEAR, AS_LOADED, EXPANDABLE, IN_16_BITS, LOWER
+from memcore.words.training import ALL_LINEAR, AS_LOADED, EXPANDABLE, IN_16_BITS, LOWER, WHOLE
 
 RECOMPUTES = (
     *("gradient_checkpointing", "activation_checkpointing", "use_gradient_checkpointing"),
@@ -77,7 +77,7 @@ OFFLOADED_BASE = (
 )
 UNREDUCED = (
     "before the last micro-batch of a step the Trainer reduces no gradients under FSDP: each GPU "
-    "has those of every weight then, which are not planned unless sync_each_batch is set"
+    "has those of every weight then, which are not planned where parameters are offloaded"
 )
 
 
@@ -154,7 +154,9 @@ def read(
         draft.fields["train.adapter"] != "none"
     ):
         draft.leave("train.offload_parameters", OFFLOADED_BASE)
-    draft.later.append(_unreduced)
+    accumulates = keys.inner("accelerator_config").inner("gradient_accumulation_kwargs")
+    if not accumulates.on("sync_each_batch"):
+        draft.later.append(_unreduced)
     still = program.table.get("frozen_tower", "")
     if keys.values.get(still, True) in (True, "true", "True"):
         draft.frozen_tower = still
@@ -275,11 +277,12 @@ def _unreduced(draft: Draft, around: Around) -> None:
     """Gradients under FSDP (transformers 5.23: trainer.py; accelerate 1.15: no_sync)."""
     of = draft.fields
     several = of.get("train.grad_accumulation", 1) > 1 and around.gpus > 1
-    if (
-        several
-        and of.get("train.framework") == "fsdp2"
-        and of.get("train.adapter", "none") == "none"
-    ):
+    if not several or of.get("train.framework") != "fsdp2":
+        return
+    if of.get("train.offload_parameters", "none") == "none":
+        key = "sync_each_batch"
+        draft.put("train.gradients", WHOLE, key, "not said: the last micro-batch reduces them")
+    elif of.get("train.adapter", "none") == "none":
         draft.leave("gradient_accumulation_steps", UNREDUCED)
 
 

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from memcore.frameworks.framework import Framework
-from memcore.frameworks.instants import behind, embedding_backward, forwards, loss, loss_backward
+from memcore.frameworks.instants import (
+    behind,
+    embedding_backward,
+    forwards,
+    gradients_behind,
+    loss,
+    loss_backward,
+    whole_gradients,
+)
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
 from memcore.step.step import (
@@ -51,7 +59,8 @@ def sharded_layers(step: Step) -> list[Instant]:
     base = resident(step)
     hosted = step.offload_parameters != "none"  # and with them gradients and states
     there = step.keeps_gradients and not hosted
-    before = base + (step.every("gradients") if there else [])
+    before = base + (step.every("gradients") if there and not step.sums else [])
+    before += whole_gradients(step) if step.sums else []  # summed where backward makes them
     bridges = [k for k, kind in enumerate(blocks.kinds) if kind.place == BRIDGE]
     root = [
         *step.at_first((step.embed.gathered, 1)),
@@ -61,6 +70,8 @@ def sharded_layers(step: Step) -> list[Instant]:
 
     def root_grads(counts: list[int]) -> Alive:
         """Of the root's gradients those that are there when these layers have run backward."""
+        if step.sums:
+            return gradients_behind(step, [], merge=True)
         made = [(gradients(blocks.layers[k]), counts[k]) for k in bridges]
         return [*step.at_last((gradients(blocks.head), 1)), *made]
 
@@ -95,8 +106,17 @@ def sharded_layers(step: Step) -> list[Instant]:
         return [(step.layer(layers.kind(i)).gradients, 1)] if hosted and 0 <= i < n else []
 
     def reducing(i: int) -> Alive:
-        """The reduce-scatter buffer of layer `i`, if there is one."""
+        """The reduce-scatter buffer of layer `i`, if there is one: of whole sums no more than what
+        was freed for it."""
+        if step.sums:
+            return []
         return [(step.layer(layers.kind(i)).reduction, 1)] if 0 <= i < n else []
+
+    def reduction(i: int) -> Alive:
+        """What the reduction of layer `i` reads and sends, beside sums that are there."""
+        layer = layers.kind(i)
+        made = [] if step.sums else [(gradients(blocks.layers[layer]), 1)]
+        return [(step.layer(layer).reduction, 1), *made]
 
     def reduced(counts: list[int]) -> Alive:
         """Reduced gradients of these layers, if they were not there before."""
@@ -126,7 +146,7 @@ def sharded_layers(step: Step) -> list[Instant]:
         )
     gathered = [*root, *whole(n - 1)]
     out += loss_backward(
-        step, [*before, *root, *unsharded(n), *gathering(n - 1)], gathered=gathered
+        step, [*before, *root, *unsharded(n), *gathering(n - 1)], step.sums, gathered
     )
     for name, label, i in step.ends:
         tape = blocks.layers[layers.kind(i)]
@@ -142,13 +162,13 @@ def sharded_layers(step: Step) -> list[Instant]:
         running, waits = [*common, *unsharded(i + 1), *own], reducing(trains(i + 1, 1))
         if tape.reduced:  # that reduction waits for the one before, and lets its buffer go
             before_that = [*running, *waits]
-            first = step.backward(i, reduced=False)
+            first = step.backward(i, step.sums, reduced=False)
             out.append(Instant(name, label, before_that, first, BACKWARD, i))
             name, label = f"{name}-reduced", f"{label}, its experts' gradients reduced"
-            rest = step.backward(i, reduced=True)
+            rest = step.backward(i, step.sums, reduced=True)
             out.append(Instant(name, label, running, rest, BACKWARD, i))
         else:
-            both = step.backward(i)
+            both = step.backward(i, step.sums)
             out.append(Instant(name, label, [*running, *waits], both, BACKWARD, i))
         if layers.kind(i) in bridges:
             continue
@@ -156,13 +176,13 @@ def sharded_layers(step: Step) -> list[Instant]:
             Instant(
                 name.replace("backward", "reduce"),
                 label.replace("Backward", "Gradient reduction"),
-                [*common, *unsharded(i), *reducing(i), *leaving(i), (gradients(tape), 1)],
+                [*common, *unsharded(i), *leaving(i), *reduction(i)],
                 phase=BACKWARD,
                 layer=i,
             )
         )
     left = [*before, *root, *reducing(0), *reduced(layers.counts), *root_grads(layers.counts)]
-    out += embedding_backward(step, left)
+    out += embedding_backward(step, left, step.sums)
     out.append(
         Instant(
             "reduce-root",
@@ -172,7 +192,8 @@ def sharded_layers(step: Step) -> list[Instant]:
                 *reduced(layers.counts),
                 *root_grads(layers.counts),
                 *((step.layer(k).reduction, 1) for k in bridges),
-                *step.at_first((gradients(blocks.embed), 1), (step.embed.reduction, 1)),
+                *step.at_first((step.embed.reduction, 1)),
+                *([] if step.sums else step.at_first((gradients(blocks.embed), 1))),
                 *step.at_last((step.head.reduction, 1)),
                 *waiting(step),
             ],
@@ -192,6 +213,7 @@ def sharded(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Mo
     each."""
     t, over = plan.train, links(plan, "DP")
     batches = t.grad_accumulation
+    reductions = 1 if step.sums else batches
     layers, reached = sum(step.grouped), layers_reached(step)
 
     def of(*names: str) -> dict[str, float]:
@@ -205,14 +227,15 @@ def sharded(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Mo
         every = of("gradients of the layers", "gradients of the root")
         return [
             collective(
-                "all-reduce gradients", ALL_REDUCE, "DP", over, every, batches, ALL_BACKWARD,
+                "all-reduce gradients", ALL_REDUCE, "DP", over, every, reductions, ALL_BACKWARD,
                 BACKWARD, beside,
             )
         ]  # fmt: skip
     weights, grads = of("weights of a layer"), of("gradients of a layer")
     first = of("weights of the root and of a layer")
     last = of("gradients of the root and of a layer")
-    others, again = ((max(1, n) - 1) * batches for n in (layers, reached))
+    others, behind_them = (max(1, layers) - 1) * batches, max(1, reached) - 1
+    again = behind_them * reductions
     name, both = "all-gather root and first layer, forward", step.forwards * batches
     found = [
         gather(name, first, both, NOTHING_BEFORE, FORWARD),
@@ -229,17 +252,20 @@ def sharded(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Mo
                 LAYER_BACKWARD, BACKWARD,
             ),
         ]  # fmt: skip
+        if step.sums:
+            before, name = behind_them * (batches - 1), "all-gather layers, backward"
+            found.append(gather(name, weights, before, LAYER_BACKWARD, BACKWARD))
     else:
         name = "reduce-scatter layers"
         found.append(gather(name, grads, again, LAYER_BACKWARD, BACKWARD))
     name = "reduce-scatter first layer and root"
-    found.append(gather(name, last, batches, NOTHING_AFTER, ""))
+    found.append(gather(name, last, reductions, NOTHING_AFTER, ""))
     if plan.parallel.shard_group:
         # All-reduced where they are, in the result of the reduce-scatter: no further buffer.
         found.append(
             collective(
                 "all-reduce shards of gradients between groups", ALL_REDUCE, "REPLICAS",
-                links(plan, "REPLICAS"), of("gradients of all weights"), batches, ALL_BACKWARD,
+                links(plan, "REPLICAS"), of("gradients of all weights"), reductions, ALL_BACKWARD,
                 BACKWARD, beside,
             )
         )  # fmt: skip

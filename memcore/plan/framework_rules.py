@@ -35,6 +35,7 @@ from memcore.words.training import (
     OPERATIONS,
     SHARED_EXPERTS,
     UNIFORM,
+    WHOLE,
     eight_bit,
     float8,
     listed,
@@ -53,6 +54,12 @@ def framework_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
         others = [n for n, f in FRAMEWORKS.items() if t.zero in f.zero]
         why = f"{t.framework} has ZeRO {', '.join(map(str, framework.zero))}, not {t.zero}"
         yield broken("train.zero", why, *to("train.framework", *others), {"train.zero": nearest})
+    shared_out = plan.parallel.pp * plan.parallel.ep > 1 or t.offload_parameters != "none"
+    if t.gradients == WHOLE and (shared_out or not framework.sums):
+        labels = " and ".join(f.label for f in FRAMEWORKS.values() if f.sums)
+        why = f"whole gradients between micro-batches are planned of {labels}, without stages, "
+        why += "expert parallelism and offloaded parameters"
+        yield broken("train.gradients", why, *to("train.gradients", "freed", "kept"))
     if t.outputs == KEPT and (framework.own or plan.parallel.pp > 1):
         why = "Megatron and pipelines hand the loss alone to the training loop"
         yield broken("train.outputs", why, *to("train.outputs", AUTO, FREED))

@@ -404,7 +404,7 @@ class Train(Section):
         training.GRADIENTS,
         "freed",
         "Gradients",
-        "Whether gradients stay allocated between optimizer steps.",
+        "Whether they stay allocated between optimizer steps, and whole between micro-batches.",
         key="grads",
         lever=Switch("freed"),
     )

@@ -126,6 +126,7 @@ class Step:
     waiting: int = 0
     losses: int = 0
     average: str = "none"  # of the weights that is kept besides (words.training.AVERAGES)
+    sums: bool = False  # FSDP reduces gradients in the last micro-batch alone, until then whole
     reference: str = ""  # the dtype of a frozen copy of the model, where there is one
     forwards: int = 1  # that a micro-batch runs: two where a frozen reference does too
     to_end: bool = False  # what is run again runs to its end (words.training.EARLY_STOP)

@@ -54,6 +54,7 @@ from memcore.words.training import (
     OPERATIONS,
     SEEING,
     UNIFORM,
+    WHOLE,
     eight_bit,
     listed,
 )
@@ -207,6 +208,7 @@ def _stage(
             layers=layers,
             keeps_gradients=t.grad_accumulation > 1 or t.gradients == "kept",
             sharded=t.zero >= framework.facts.gathers,
+            sums=t.grad_accumulation > 1 and t.gradients == WHOLE,
             reshards=t.zero == 3,
             replicas=framework.replicas and plan.dp > 1,
             accumulated=framework.accumulated,

@@ -33,6 +33,7 @@ class Framework(Word):
     flat       whether states lie in flat buffers
     one_dtype  whether all weights of a layer have one dtype, an adapter's too
     as_floats  whether 4-bit values lie in the dtype of other weights (bnb_4bit_quant_storage)
+    sums       whether gradients may be summed whole until a step's last micro-batch reduces them
     rows       whether an optimizer gets an embedding's gradient by rows
     to_end     whether a checkpointed layer is run again to its end
     by_hand    whether its training loops are often written by hand, as PEFT's examples are
@@ -51,6 +52,7 @@ class Framework(Word):
     flat: bool = False
     one_dtype: bool = False
     as_floats: bool = False
+    sums: bool = False
     rows: bool = False
     to_end: bool = False
     by_hand: bool = False
@@ -137,6 +139,7 @@ ALLOCATORS = table("allocators", Word)
 EARLY_STOP = table("early_stop", Word)
 
 GRADIENTS = table("gradients", Word)
+WHOLE = "whole"  # of them the word for no reduction before the last micro-batch
 
 NO_LAYER, EMBEDDINGS, LOWER, SEEING = "none", "embeddings", "lower", "tower"
 UNTRAINED = table("untrained", Word)

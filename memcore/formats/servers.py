@@ -35,7 +35,8 @@ class Server(Program):
     `label`, where no plan has its engine and the nearest is planned; `model`, the options that name
     the model, after a word without a dash; `quantized`, those that say how weights are quantized;
     `imports` and `calls`, the module of Python that starts it and its functions that do;
-    `second_tier`, the option of a cache in the host's memory.
+    `second_tier`, the option of a cache in the host's memory; `guess`, those of who guesses tokens:
+    how, the model, how many.
     """
 
     def __init__(self, name: str, more: Callable[[Keys, Draft], None]):
@@ -160,18 +161,18 @@ def _bound(values: Mapping[str, Any], context: int, draft: Draft) -> dict[str, A
     for name in ("cache_type_k", "cache_type_v"):
         if (kind := found.get(name)) is not None:
             found[name] = GGML_TYPES.get(int(kind) if str(kind).isdecimal() else -1, kind)
-    if found.get("n_gpu_layers") is None:
+    if found.get("gpu_layers") is None:
         draft.leave("n_gpu_layers", "is not said: llama-cpp-python has all layers on the CPU then")
     if found.get("ctx_size") is None:
         draft.leave("n_ctx", f"is not said: llama-cpp-python's {context:,} tokens are planned")
     on = str(found.get("flash_attn")).lower() in ("true", "1")
-    usual = {"ctx_size": context, "n_gpu_layers": 0, "parallel": 1}
+    usual = {"ctx_size": context, "gpu_layers": 0, "parallel": 1}
     said = {name: value for name, value in found.items() if value is not None}
     if str(said.get("ctx_size")) == "0":  # of the model
         said.pop("ctx_size")
         usual.pop("ctx_size")
-    if str(said.get("n_gpu_layers")) == "-1":
-        said["n_gpu_layers"] = "all"
+    if str(said.get("gpu_layers")) == "-1":
+        said["gpu_layers"] = "all"
     if isinstance(parts := said.get("tensor_split"), list):
         said["tensor_split"] = ",".join(map(str, parts))
     return {**usual, **said, "flash_attn": "on" if on else "off"}
@@ -270,6 +271,9 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
     for option in server.listed("second_tier"):
         _second_tier(keys, draft, option)
     server.more(keys, draft)
+    if server.listed("guess"):
+        section = keys.inner("speculative_config") if server is TENSORRT else keys
+        _drafts(draft, *map(section.take, server.listed("guess")))
     text_alone = _text_alone(keys)
     draft.towers = _projects(keys, draft) if server.engine == LLAMA_CPP else not text_alone
     draft.of_text = server.engine == LLAMA_CPP and not draft.towers
@@ -291,8 +295,8 @@ def _projects(keys: Keys, draft: Draft) -> bool:
     files bring along (common/arg.cpp of November 2026, download_mmproj)."""
     if keys.on("no_mmproj", "no_mmproj_offload"):
         return False
-    if keys.take("mmproj", "mm", "mmproj_url", "mmu") is None:
-        return any(keys.values.get(name) for name in ("hf", "hfr", "hf_repo"))
+    if keys.take("mmproj") is None:
+        return bool(keys.values.get("hf_repo"))
     draft.later.append(_projector)
     return True
 
@@ -409,6 +413,7 @@ def _shared_out(keys: Keys, draft: Draft) -> int:
     return int(tp * pp * (1 if apart else max(1, copies)))
 
 
+TOKENS = "num_speculative_tokens"
 HUGE = 160 * GiB  # of a GPU on which vLLM reads more tokens at once
 OF_LLAMA_CPP = "LLAMA_ARG_"
 OFFLINE = "LLM"  # vLLM's class that has a batch of prompts, and no clients
@@ -479,14 +484,16 @@ def presets(content: str) -> dict[str, dict[str, Any]]:
     options that its section and [*] have; {} where it is none."""
     parts = PRESET.split(content)
     sections = {
-        name: {key.replace("-", "_"): text.strip() for key, text in SETTING.findall(body)}
+        name: LLAMA.rename(
+            {key.replace("-", "_"): text.strip() for key, text in SETTING.findall(body)}
+        )
         for name, body in zip(parts[1::2], parts[2::2], strict=True)
     }
     shared = sections.pop("*", {})
-    named = {"m", "model", "hf", "hf_repo"}
+    named = {"model", "hf_repo"}
     if not any(named & each.keys() for each in sections.values()):
         return {}
-    known = {"ctx_size", "c", "n_gpu_layers", "ngl", "ubatch_size", "cache_type_k", "parallel"}
+    known = {"ctx_size", "gpu_layers", "ubatch_size", "cache_type_k", "parallel"}
     if not known & {key for each in (shared, *sections.values()) for key in each}:
         return {}
     return {name: shared | each for name, each in sections.items() if named & each.keys()}
@@ -549,6 +556,8 @@ def _after_serve(command: Sequence[str]) -> str:
 
 def _drafts(draft: Draft, method: Any, model: Any, tokens: Any) -> None:
     """Who guesses, and how many tokens."""
+    if method is None and model is None:
+        return
     kind = str(method or "").lower().replace("_", "").replace("-", "")
     guessers = SHARED.words["guessers"]
     kind = next((k for k in guessers if kind.startswith(k)), kind)
@@ -578,18 +587,18 @@ def _vllm(keys: Keys, draft: Draft) -> None:
             given = text if isinstance(text, Mapping) else json.loads(str(text).replace("'", '"'))
         except (ValueError, RecursionError):
             given = {}
-        apart = {
-            key: keys.take(f"speculative_config.{key}")
-            for key in ("method", "model", "num_speculative_tokens")
-        }
-        if isinstance(given, Mapping):
-            said = {key: given.get(key, value) for key, value in apart.items()}
-            _drafts(draft, said["method"], said["model"], said["num_speculative_tokens"])
+        for key, mine in (("method", "method"), ("model", "model"), (TOKENS, "tokens")):
+            value = keys.take(f"speculative_config.{key}")
+            keys.values[f"spec_{mine}"] = (
+                given.get(key, value) if isinstance(given, Mapping) else None
+            )
     elif (model := keys.take("speculative_model")) is not None:  # of versions before 0.9
-        _drafts(draft, "ngram" if "ngram" in str(model) else "", model,
-                keys.take("num_speculative_tokens"))  # fmt: skip
-    elif (method := keys.take("spec_method")) or keys.values.get("spec_model"):
-        _drafts(draft, method, keys.take("spec_model"), keys.take("spec_tokens"))
+        method = "ngram" if "ngram" in str(model) else None
+        keys.values |= {
+            "spec_method": method,
+            "spec_model": model,
+            "spec_tokens": keys.take(TOKENS),
+        }
     draft.later.append(functools.partial(_tokens, keys.on(OFFLINE)))
 
 
@@ -627,64 +636,59 @@ def _sglang(keys: Keys, draft: Draft) -> None:
     draft.put("serve.prefill", "whole" if whole_prompts else "chunked", "--chunked-prefill-size")
     method = keys.take("speculative_algorithm")
     model = keys.take("speculative_draft_model_path", "speculative_draft_model")
+    keys.values["speculative_draft_model_path"] = model
     # With the token that is sure; in a chain of guesses one more than steps.
     checked = draft.count(keys, "speculative_num_draft_tokens")
-    tokens = checked - 1 if checked > 1 else keys.take("speculative_num_steps")
-    keys.take("speculative_num_steps", "speculative_eagle_topk")
+    if checked > 1:
+        keys.values["speculative_num_steps"] = checked - 1
+    keys.take("speculative_eagle_topk")
     if str(method).lower() == "eagle" and model is None:
-        method = "nextn"  # SGLang's EAGLE without a head of its own is the model's
-    if method is not None:
-        _drafts(draft, method, model, tokens)
+        keys.values["speculative_algorithm"] = "nextn"  # a head of the model's own
 
 
 def _tensorrt(keys: Keys, draft: Draft) -> None:
     guess = keys.inner("speculative_config")
-    method = guess.take("decoding_type")
     tokens = guess.take("num_nextn_predict_layers", "max_draft_len")
-    model = guess.take("speculative_model_dir", "speculative_model")
-    if method is not None:
-        _drafts(draft, method, model, tokens)
+    guess.values["max_draft_len"] = tokens
+    guess.values["speculative_model_dir"] = guess.take("speculative_model_dir", "speculative_model")
 
 
 def _llama(keys: Keys, draft: Draft) -> None:
-    if said := hub.stored(f"-{keys.one('hff', 'hf_file') or ''}".removesuffix(".gguf")):
+    if said := hub.stored(f"-{keys.one('hf_file') or ''}".removesuffix(".gguf")):
         draft.put("serve.weight_dtype", said, "--hf-file")  # of a repository with several
-        hub.tell_type(draft, said, f"-{keys.one('hff', 'hf_file')}")
+        hub.tell_type(draft, said, f"-{keys.one('hf_file')}")
     _values(draft)
-    batch = draft.count(keys, "b", "batch_size") or 2048  # of which a forward takes a piece
+    batch = draft.count(keys, "batch_size") or 2048  # of which a forward takes a piece
     if draft.fields.get("serve.max_batched_tokens", ENGINES[LLAMA_CPP].tokens[0]) > batch:
         draft.fields["serve.max_batched_tokens"] = batch
-    slots = draft.count(keys, "np", "parallel") or 1
+    slots = draft.count(keys, "parallel") or 1
     draft.put("serve.concurrency", slots, "--parallel", slots)
-    if keys.one("np", "parallel") is None:  # slots that share the context (tools/server/server.cpp)
+    if keys.one("parallel") is None:  # slots that share the context (tools/server/server.cpp)
         draft.put("serve.max_num_seqs", 4, "--parallel", "not said: 4 slots")
-    context = keys.one("c", "ctx_size")
+    context = keys.one("ctx_size")
     unset = str(context).startswith(UNSET)
-    whole_context = 0 if unset else draft.count(keys, "c", "ctx_size")
+    whole_context = 0 if unset else draft.count(keys, "ctx_size")
     if whole_context:
         draft.put("serve.max_seq_len", whole_context // slots, "--ctx-size", whole_context)
     elif unset:
         draft.leave("--ctx-size", f"{shown(context)} is not set: the context is llama.cpp's own")
     if whole_context:  # the longer context of Qwen's 1M models is all that tells them apart
         draft.model = re.sub(r"[-_]1M(?=[-_.:]|$)", "", draft.model)
-    placed = ("ngl", "gpu_layers", "n_gpu_layers")
-    layers = keys.one(*placed)
-    gpu_layers = 0 if layers in ("all", "auto") else draft.count(keys, *placed)
-    devices = [d for d in str(keys.one("dev", "device") or "").split(",") if d and d != "none"]
-    parts = [p for p in re.split(r"[,/]", str(keys.one("ts", "tensor_split") or "")) if p]
+    layers = keys.one("gpu_layers")
+    gpu_layers = 0 if layers in ("all", "auto") else draft.count(keys, "gpu_layers")
+    devices = [d for d in str(keys.one("device") or "").split(",") if d and d != "none"]
+    parts = [p for p in re.split(r"[,/]", str(keys.one("tensor_split") or "")) if p]
     if len({*parts} - {"0"}) > 1:
         draft.differ("-ts, --tensor-split", placement.unequal(parts))
     parts = [p for p in parts if p != "0"]
-    keys.one("sm", "split_mode")  # whose 'none' is a word of its own
-    said_mode = keys.values.get("sm") or keys.values.get("split_mode")
-    mode = str(said_mode or placement.LAYER).lower()
+    mode = str(keys.one("split_mode", words=(placement.NONE,)) or placement.LAYER).lower()
     draft.ranks = max(draft.ranks, 1 if mode == placement.NONE else len(devices or parts))
     draft.later.append(placement.share_out(mode, len(devices or parts)))
-    if said := keys.one("ot", "override_tensor"):
+    if said := keys.one("override_tensor"):
         draft.later.append(placement.overridden(str(said)))
     if gpu_layers:
         draft.later.append(placement.layers_on_gpu(gpu_layers, "--gpu-layers"))
-    moved = ("ot", "override_tensor", "ncmoe", "n_cpu_moe", "cmoe", "cpu_moe", "ts", "tensor_split")
+    moved = ("override_tensor", "n_cpu_moe", "cpu_moe", "tensor_split")
     off = str(keys.one("fit")).lower() in ("off", "0", "false") or layers not in (
         None,
         "auto",
@@ -696,19 +700,12 @@ def _llama(keys: Keys, draft: Draft) -> None:
     if str(layers) == "0":
         draft.put("serve.gpu_layers", placement.FEWEST, "--gpu-layers", 0)
         draft.differ("--gpu-layers", placement.ON_CPU)
-    if keys.on("cmoe", "cpu_moe"):
+    if keys.on("cpu_moe"):
         draft.later.append(_all_experts)
-    if keys.on("nkvo", "no_kv_offload"):
-        draft.put("serve.offload_kv", "cpu", "--no-kv-offload", True)
-    model = keys.take(
-        *("md", "model_draft", "spec_draft_model", "hfd", "hfrd", "hf_repo_draft", "spec_draft_hf")
-    )
-    tokens = keys.take("draft", "draft_max", "draft_n", "spec_draft_n_max")
-    if model is not None:
-        _drafts(draft, "", model, tokens)
-    elif (kind := keys.one("spec_type")) is not None and str(kind) != "none":
-        _drafts(draft, str(kind).removeprefix("draft-"), "", tokens)
-    flash = str(keys.one("fa", "flash_attn")).lower()
+    kind = str(keys.one("spec_type")).removeprefix("draft-")
+    named = keys.values.get("spec_draft_model") is not None
+    keys.values["spec_type"] = None if named or kind == "None" else kind
+    flash = str(keys.one("flash_attn")).lower()
     if flash in ("off", "0", "false"):
         draft.put("serve.attention", "eager", "--flash-attn", "off")
     elif flash not in ("on", "1", "true", "none"):
@@ -741,9 +738,6 @@ def _tgi(keys: Keys, draft: Draft) -> None:
 
 
 def _lmdeploy(keys: Keys, draft: Draft) -> None:
-    if (method := keys.take("speculative_algorithm")) is not None:
-        model = keys.take("speculative_draft_model")
-        _drafts(draft, method, model, keys.take("speculative_num_draft_tokens"))
     bits = keys.one("quant_policy")
     if str(bits) in QUANT_POLICIES:
         draft.put("serve.kv_dtype", QUANT_POLICIES[str(bits)], "--quant-policy", bits)

@@ -230,14 +230,9 @@ def written(plan: Plan) -> dict[str, str]:
     elif t.precision == "fp32":
         training["mixed_precision_param"] = "float32"
     replicas = plan.dp // p.shard_group if p.shard_group else 1
-    degrees = {
-        "data_parallel_replicate": replicas,
-        "data_parallel_shard": plan.dp // replicas,
-        "tensor_parallel": p.tp,
-        "pipeline_parallel": p.pp,
-        "context_parallel": p.cp,
-        "expert_parallel": p.ep,
-    }
+    degrees = {"data_parallel_replicate": replicas, "data_parallel_shard": plan.dp // replicas}
+    degrees |= {"tensor_parallel": p.tp, "pipeline_parallel": p.pp}
+    degrees |= {"context_parallel": p.cp, "expert_parallel": p.ep}
     parallelism: dict[str, Any] = {f"{name}_degree": n for name, n in degrees.items()}
     parallelism["fsdp_reshard_after_forward"] = "always" if t.zero == WHOLE else "never"
     if p.tp > 1 and not p.sequence_parallel:
@@ -247,44 +242,27 @@ def written(plan: Plan) -> dict[str, str]:
         parallelism["pipeline_parallel_schedule"] = _schedule(plan)
     compiled = t.kernels == "compile"
     eight = t.precision == "float8-rowwise"
-    recomputes = {"full": "FullAC", "selective-op": "SelectiveAC"}.get(t.checkpointing)
+    recomputes = {"full": "FullAC", "selective-op": "SelectiveAC"}.get(t.checkpointing, "")
     inner = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
     chunked = t.cross_entropy == "chunked"
-    run = {
-        "model_spec": "model_spec",
-        "loss": f"{CHUNKED}.Config(loss_fn={inner})" if chunked else inner,
-        "optimizer": "default_adamw(lr=3e-4)",
-        "training": _call("TrainingConfig", training),
-        "parallelism": _call("ParallelismConfig", parallelism),
-        "activation_checkpoint": f"{recomputes}.Config()" if recomputes else "None",
-        "compile": _call("CompileConfig", {"enable": compiled}),
-    }
-    losses = f"{CHUNKED}, CrossEntropyLoss" if chunked else "CrossEntropyLoss"
-    lines = [
-        f"from torchtitan.components.loss import {losses}",
-        "from torchtitan.components.optimizer import default_adamw",
-    ]
-    if eight:
-        lines.append("from torchtitan.components.quantization import Float8LinearConverter")
-    lines.append("from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig")
-    if recomputes:
-        lines.append(f"from torchtitan.distributed.activation_checkpoint import {recomputes}")
     spec = f'"{size}"' + (', attn_backend="varlen"' if t.attention == "flash" else "")
     if eight:
         each = f'Float8LinearConverter.Config(recipe_name="{RECIPE}", '
         spec += f", converters=[{each}model_compile_enabled={compiled})]"
-    lines += [
-        f"from torchtitan.models.{folder} import model_registry",
-        "from torchtitan.models.common.config_utils import decoder_vocab_size",
-        "from torchtitan.trainer import Trainer",
-        *("", ""),
-        f"def {folder}_{size.lower().replace('.', '_').replace('-', '_')}() -> Trainer.Config:",
-        f"    model_spec = model_registry({spec})",
-        "    return Trainer.Config(",
-        *(f"        {name}={value}," for name, value in run.items()),
-        "    )",
-    ]
-    return {"config_registry.py": "\n".join(lines) + "\n"}
+    run = torchtitan.TITAN.table["run"].format(
+        losses=f"{CHUNKED}, CrossEntropyLoss" if chunked else "CrossEntropyLoss",
+        loss=f"{CHUNKED}.Config(loss_fn={inner})" if chunked else inner,
+        quantization=_import("components.quantization", "Float8LinearConverter" if eight else ""),
+        recomputation=_import("distributed.activation_checkpoint", recomputes),
+        checkpoint=f"{recomputes}.Config()" if recomputes else "None",
+        name=f"{folder}_{size}".lower().replace(".", "_").replace("-", "_"),
+        folder=folder,
+        spec=spec,
+        compiled=compiled,
+        training=_arguments(training),
+        parallelism=_arguments(parallelism),
+    )
+    return {"config_registry.py": run}
 
 
 WHOLE = 3  # the stage of ZeRO that reshards weights after forward
@@ -296,6 +274,9 @@ def _schedule(plan: Plan) -> str:
     return names.get(plan.parallel.schedule, "Interleaved1F1B" if looped else "1F1B")
 
 
-def _call(name: str, given: Mapping[str, Any]) -> str:
-    inner = "".join(f"            {key}={value!r},\n" for key, value in given.items())
-    return f"{name}(\n{inner}        )"
+def _import(module: str, name: str) -> str:
+    return f"from torchtitan.{module} import {name}\n" if name else ""
+
+
+def _arguments(given: Mapping[str, Any]) -> str:
+    return "".join(f"            {key}={value!r},\n" for key, value in given.items())

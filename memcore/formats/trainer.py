@@ -29,23 +29,7 @@ from memcore.formats.programs import Program
 from memcore.formats.texts import options
 from memcore.words.training import ALL_LINEAR, AS_LOADED, EXPANDABLE, IN_16_BITS, LOWER, WHOLE
 
-RECOMPUTES = (
-    *("gradient_checkpointing", "activation_checkpointing", "use_gradient_checkpointing"),
-    "grad_checkpoint",
-)
-FROZEN_HEAD = (
-    "the last norm and the head, which are frozen there, train here, in 16 bits as all of it, "
-    "where layers that train there are in fp32 (LLaMA-Factory 0.9.5: adapter.py, "
-    "_setup_freeze_tuning)"
-)
-LIGER = ("use_liger_kernel", "enable_liger_kernel", "use_liger")  # all of its kernels at once
 ATTENDS = ("attn_implementation", "flash_attn", "flash_attention")
-# axolotl's older switches, with the word of attn_implementation that each is.
-SWITCHES = {
-    "sdp_attention": "sdpa",
-    "eager_attention": "eager",
-    **{f"{name}_attention": name for name in ("flex", "xformers", "sage")},
-}
 # Whose keys these are: each table with what its program does where a key is not said.
 HF, AXOLOTL, FACTORY = map(Program, ("transformers", "axolotl", "llamafactory"))
 TRL, SWIFT = Program("trl"), Program("ms-swift")
@@ -53,32 +37,17 @@ LLAVA, QLORA, QWEN = map(Program, ("llava", "qlora", "qwen-finetune"))
 OWN = (AXOLOTL, FACTORY, TRL, LLAVA, QLORA)  # which have keys that no other has
 MODEL = HF.listed("model")
 MARKS = HF.names["marks"]
+RECOMPUTES, LIGER, DTYPES = map(HF.listed, ("recomputes", "liger", "dtypes"))
+NOTES: Mapping[str, str] = HF.table["notes"]
 # Its examples, and the class by its name.
 EXAMPLE = re.compile(
     r"\brun_(?:clm|mlm|glue|qa|seq2seq|summarization|translation)\w*\.py\Z|\ATraining\w*Arguments\Z"
 )
 # Commands that start one program.
 TOOLS = {"trl": TRL, "llamafactory-cli": FACTORY, "axolotl": AXOLOTL, "swift": SWIFT}
-DTYPES = ("torch_dtype", "dtype", "model_dtype")  # of the weights as they are loaded
-# TRL casts the adapters of a quantized model to bf16 and leaves the rest as it was loaded, in fp32
-# unless told (trl 1.16, sft_trainer.py and its kin, model_config.py); its experimental trainers of
-# ORPO and CPO, which have these, call PEFT's prepare_model_for_kbit_training.
-OLDER_TRL = (
-    "is as loaded under TRL 1.16; older versions call PEFT's prepare_model_for_kbit_training: set "
-    "it to fp32, and train.adapter_dtype, for them"
-)
 OF_PEFT = {"cpo_alpha", "simpo_gamma", "disable_dropout_in_orpo"}
 TUNERS = ("lora", "qlora", "full", "freeze", "none", "")  # words of an adapter, or of none
 DOUBLE = "bnb_4bit_use_double_quant"
-SPREAD = "layers that are spread over GPUs, or the host, are not planned: a GPU holds all"
-OFFLOADED_BASE = (
-    "adapters over a base in host memory are counted from their parts; no measured step was held "
-    "against them, and the only published one (FSDP 1, axolotl's PR 1428) took a third more"
-)
-UNREDUCED = (
-    "before the last micro-batch of a step the Trainer reduces no gradients under FSDP: each GPU "
-    "has those of every weight then, which are not planned where parameters are offloaded"
-)
 
 
 def recognise(values: Mapping[str, Any]) -> bool:
@@ -153,7 +122,7 @@ def read(
     if {"train.adapter", "train.offload_parameters"} <= draft.fields.keys() and (
         draft.fields["train.adapter"] != "none"
     ):
-        draft.leave("train.offload_parameters", OFFLOADED_BASE)
+        draft.leave("train.offload_parameters", NOTES["offloaded_base"])
     accumulates = keys.inner("accelerator_config").inner("gradient_accumulation_kwargs")
     if not accumulates.on("sync_each_batch"):
         draft.later.append(_unreduced)
@@ -206,32 +175,18 @@ def _document(value: Any) -> Any:
         return value
 
 
-# Sections of LLaMA-Factory's second form, each with what its keys are called in the first.
-SECTIONS: dict[str, dict[str, str]] = {
-    "peft_config": {
-        "name": "finetuning_type",
-        "r": "lora_rank",
-        "lora_dropout": "lora_dropout",
-        "target_modules": "lora_target",
-        "freeze_trainable_layers": "freeze_trainable_layers",
-    },
-    "quant_config": {"name": "quantization_method", "quantization_bit": "quantization_bit"},
-    "optim_config": {"name": "optim"},
-    "dist_config": {"config_file": "deepspeed", "ep_size": "expert_parallel_size"},
-}
-
-
 def _plain(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """A document of LLaMA-Factory's second form (its v1) as one of the first; any other as it is.
     What it does where nobody says it is its own."""
     if not {"model_class", "train_dataset"} <= values.keys():
         return values
-    found = {key: value for key, value in values.items() if key not in ("model_class", *SECTIONS)}
+    renamed = FACTORY.table["sections"]
+    found = {key: value for key, value in values.items() if key not in ("model_class", *renamed)}
     found = {"bf16": True, "finetuning_type": "full", "micro_batch_size": 1, **found}
-    sections = {name: values.get(name) for name in (*SECTIONS, "kernel_config")}
+    sections = {name: values.get(name) for name in (*renamed, "kernel_config")}
     given = {name: each for name, each in sections.items() if isinstance(each, Mapping)}
     for name, section in given.items():
-        for key, other in SECTIONS.get(name, {}).items():
+        for key, other in renamed.get(name, {}).items():
             if section.get(key) not in (None, AUTO):
                 found[other] = section[key]
     sharded = str(given.get("dist_config", {}).get("name"))
@@ -270,7 +225,7 @@ def _defaults(program: Program, keys: Keys, draft: Draft) -> None:
 def _spread(draft: Draft, around: Around) -> None:
     """What a device_map of auto does where there is more than one GPU."""
     if around.gpus > 1:
-        draft.leave("device_map", SPREAD)
+        draft.leave("device_map", NOTES["spread"])
 
 
 def _unreduced(draft: Draft, around: Around) -> None:
@@ -283,7 +238,7 @@ def _unreduced(draft: Draft, around: Around) -> None:
         key = "sync_each_batch"
         draft.put("train.gradients", WHOLE, key, "not said: the last micro-batch reduces them")
     elif of.get("train.adapter", "none") == "none":
-        draft.leave("gradient_accumulation_steps", UNREDUCED)
+        draft.leave("gradient_accumulation_steps", NOTES["unreduced"])
 
 
 def _workers(draft: Draft, around: Around) -> None:
@@ -323,7 +278,7 @@ def _of_megatron(keys: Keys, draft: Draft) -> None:
 
 def _attention(keys: Keys) -> None:
     """axolotl's older switches, as the key that has taken their place."""
-    on = [name for switch, name in SWITCHES.items() if keys.on(switch)]
+    on = [name for switch, name in AXOLOTL.table["switches"].items() if keys.on(switch)]
     if keys.values.get("disable_flash_attn2") is not None:  # of 2U1/Qwen-VL-Series-Finetune
         on.append("sdpa" if keys.on("disable_flash_attn2") else "flash_attention_2")
     if on:
@@ -425,7 +380,7 @@ def _adapter(program: Program, keys: Keys, draft: Draft) -> str:
         last = draft.count(keys, "freeze_trainable_layers") or 2
         draft.put("train.frozen", LOWER, "finetuning_type", by_word)
         draft.put("train.trained_layers", last, "freeze_trainable_layers", last)
-        draft.leave("finetuning_type", FROZEN_HEAD)
+        draft.leave("finetuning_type", NOTES["frozen_head"])
         if keys.on("bf16") and draft.fields.get("train.framework") == "pytorch":
             draft.put("train.precision", "bf16-pure", "finetuning_type", "frozen in 16 bits")
     said_no = by_word in ("full", "freeze") or keys.values.get("use_peft") in (False, "False")
@@ -471,7 +426,7 @@ def _adapter(program: Program, keys: Keys, draft: Draft) -> str:
         wide = "fp32" if loaded.rpartition(".")[2] == "float32" else "base"
         draft.put("train.unquantized_dtype", wide, "dtype", loaded)
         if draft.fields["train.unquantized_dtype"] == "base":
-            draft.leave("train.unquantized_dtype", OLDER_TRL)
+            draft.leave("train.unquantized_dtype", NOTES["older_trl"])
     draft.otherwise("train.adapter_dtype", "fp32", "autocast_adapter_dtype")
     if "train.lora_modules" not in draft.fields:
         draft.otherwise("train.lora_targets", program.table.get("targets", "attention"), key)

@@ -587,11 +587,11 @@ def _vllm(keys: Keys, draft: Draft) -> None:
             given = text if isinstance(text, Mapping) else json.loads(str(text).replace("'", '"'))
         except (ValueError, RecursionError):
             given = {}
+        given = given if isinstance(given, Mapping) else {}
         for key, mine in (("method", "method"), ("model", "model"), (TOKENS, "tokens")):
-            value = keys.take(f"speculative_config.{key}")
-            keys.values[f"spec_{mine}"] = (
-                given.get(key, value) if isinstance(given, Mapping) else None
-            )
+            keys.values[f"spec_{mine}"] = given.get(key, keys.take(f"speculative_config.{key}"))
+        if not (keys.values["spec_method"] or keys.values["spec_model"]):
+            draft.leave("speculative decoding", "neither its method nor its model is said")
     elif (model := keys.take("speculative_model")) is not None:  # of versions before 0.9
         method = "ngram" if "ngram" in str(model) else None
         keys.values |= {

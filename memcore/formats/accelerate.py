@@ -92,14 +92,13 @@ def in_file(given: Mapping[str, str]) -> dict[str, str]:
     """Options of `accelerate launch` as keys of its file, over which they stand (accelerate 1.15:
     commands/launch.py, _validate_launch_command)."""
     found = {}
-    for name, value in given.items():
-        section = "fsdp_config." if name.startswith("fsdp_") else ""
-        if name in SWITCHES:
-            found["distributed_type"] = SWITCHES[name]
+    for key, value in given.items():
+        section = "deepspeed_config." if OF_DEEPSPEED.search(key) else ""
+        section = "fsdp_config." if key.startswith("fsdp_") and not section else section
+        if key in SWITCHES:
+            found["distributed_type"] = SWITCHES[key]
         else:
-            found[f"deepspeed_config.{name}" if OF_DEEPSPEED.search(name) else section + name] = (
-                value
-            )
+            found[section + key] = value
     return found
 
 
@@ -107,7 +106,7 @@ def launched(given: Mapping[str, Any], draft: Draft) -> None:
     """What `accelerate launch` is told by its own options."""
     keys = Keys(given, underscored)
     if keys.on("use_deepspeed") or {"zero_stage", "deepspeed_config_file"} & given.keys():
-        own = {name: value for name, value in given.items() if OF_DEEPSPEED.search(name)}
+        own = {key: value for key, value in given.items() if OF_DEEPSPEED.search(key)}
         _deepspeed(Keys(own, underscored), draft)
     elif keys.on("use_fsdp"):
         inner = {key: value for key, value in given.items() if key.startswith("fsdp_")}

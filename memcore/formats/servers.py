@@ -219,19 +219,19 @@ def settings(commands: Sequence[Sequence[str]]) -> dict[str, str]:
     found, deciding = {}, ENVIRONMENT.left_names
     for command in commands:
         for word_ in command:
-            name, given, value = word_.partition("=")
-            if given and (name in deciding or name.startswith(OF_LLAMA_CPP)):
-                found[name] = value
+            key, given, value = word_.partition("=")
+            if given and (key in deciding or key.startswith(OF_LLAMA_CPP)):
+                found[key] = value
     return found
 
 
 def _of_llama_cpp(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables, with those that are llama.cpp's options under these (common/arg.cpp, set_env)."""
     found = {}
-    for name, value in environment.items():
-        option = name.removeprefix(OF_LLAMA_CPP).lower()
+    for key, value in environment.items():
+        option = key.removeprefix(OF_LLAMA_CPP).lower()
         other = OF_LLAMA.get(option.replace("_", "-"), option).replace("-", "_")
-        found[other if name.startswith(OF_LLAMA_CPP) else name] = value.strip("\"'")
+        found[other if key.startswith(OF_LLAMA_CPP) else key] = value.strip("\"'")
     return found
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-from memcore.models.config import Keys
-
 
 def linear(width: int, into: int, bias: bool = True) -> int:
     return width * into + (into if bias else 0)
@@ -37,16 +35,3 @@ def gated_mlp(width: int, inner: int, bias: bool = False) -> int:
 def encoder_layer(width: int, inner: int) -> int:
     """Queries, keys, values and output, two layers of an MLP, all with a bias, and two norms."""
     return attention(width) + mlp(width, inner) + 2 * norm(width)
-
-
-def patched(k: Keys, side: int = 224, patch: int = 16) -> tuple[int, int]:
-    """How many patches an image has, and how many values one of them has."""
-    (height, wide), (rows, columns) = k.pair("image_size", side), k.pair("patch_size", patch)
-    values = k.count("num_channels", 3, 1000) * rows * columns
-    return (height // rows) * (wide // columns), values
-
-
-def embedded(k: Keys, width: int, side: int, patch: int, bias: bool = True, extra: int = 0) -> int:
-    """Patches as tokens, with learned positions and those of `extra` tokens."""
-    patches, values = patched(k, side, patch)
-    return linear(values, width, bias) + (patches + extra) * width

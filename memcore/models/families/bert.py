@@ -53,7 +53,6 @@ from memcore.tape.structure import (
 from memcore.tape.tape import Tape, Tensor
 
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet")
-OFFSET = 2  # rows of RoBERTa's position table that stand before the first position
 
 
 def encoder_config(k: Keys, family: str) -> Model:

@@ -80,6 +80,8 @@ def llama_like(
     if "partial_rotary_factor" in usual:
         turned = k.rope("partial_rotary_factor", usual["partial_rotary_factor"])
         model = replace(model, rotary_dim=int(dim * turned))
+    said = _said(k, model, row)
+    model = replace(model, **{name: said.of(value) for name, value in row.get("more", {}).items()})
     return _mixed(k, _sliding(k, model, row), row)
 
 

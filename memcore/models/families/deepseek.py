@@ -7,8 +7,6 @@ expanded: compression saves nothing there.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from memcore.layers import megatron
 from memcore.layers.experts import normalised, routed_experts, top_k
 from memcore.layers.indexer import chosen_tokens
@@ -31,9 +29,6 @@ from memcore.models.config import Keys
 from memcore.models.families.decoders import (
     family_of,
     llama_like,
-    routing,
-    sparse_kinds,
-    with_experts,
 )
 from memcore.models.families.llama import embed, head
 from memcore.models.families.mixtral import sparse_layer
@@ -84,43 +79,12 @@ TURNED: Shape = (B, HEADS / TP, S / CP, ROTARY)
 SHARED_KEY: Shape = (B, 1, S / CP, ROTARY)
 
 
-def latent(
-    k: Keys,
-    model: Model,
-    experts: tuple[int, int],
-    expert_size: int,
-    shared: int,
-    dense_first: int,
-    widths: tuple[int, int, int] = (128, 128, 1536),
-) -> Model:
-    """What all families read beside Llama's keys; the numbers are one family's defaults.
-
-    widths   of a head's part that is not rotated, of its values, and of compressed queries
-    """
-    unturned, valued, ranked = widths
-    routed = routing(k, "n_routed_experts", *experts)
-    size = k.count("moe_intermediate_size", expert_size)
-    turned = k.count("qk_rope_head_dim", 64, 10**6)
-    compressed = k.config.get("q_lora_rank", ranked) is not None
+def latent(k: Keys, family: str) -> Model:
+    """What all families read, and what their rows have."""
+    model = llama_like(k, family)
     if model.kv_heads != model.heads:
         k.fail("num_key_value_heads", "must be num_attention_heads: each head expands its own")
-    k.refuse("moe_layer_freq", 1, None)
-    first = k.count_or_zero("first_k_dense_replace", dense_first)
-    model = replace(
-        model,
-        head_dim=k.count("qk_nope_head_dim", unturned, 10**6) + turned,
-        rotary_dim=turned,
-        value_dim=k.count("v_head_dim", valued, 10**6),
-        kv_rank=k.count("kv_lora_rank", 512),
-        query_rank=k.count("q_lora_rank", ranked) if compressed else 0,
-        shared_size=size * k.count("n_shared_experts", shared, 1000),
-        traits=replace(
-            model.traits,
-            attention_bias=k.flag("attention_bias", False),
-            compressed_queries=compressed,
-        ),
-    )
-    return sparse_kinds(with_experts(model, routed, size), lambda i: i >= first)
+    return model
 
 
 def router_groups(k: Keys, model: Model, default: int | None, default_top: int | None) -> None:
@@ -137,37 +101,25 @@ def router_groups(k: Keys, model: Model, default: int | None, default_top: int |
 
 def _v2(k: Keys) -> Model:
     # The class has no default for num_experts_per_tok; DeepSeek-V2 has 6.
-    model = llama_like(k, "deepseek_v2")
-    model = latent(k, model, (64, 6), 1407, 2, 0)
+    model = latent(k, "deepseek_v2")
     k.divides("hidden_size", model.hidden_size, "num_attention_heads", model.heads)
-    method = k.word("topk_method", "greedy", {"greedy": "", "group_limited_greedy": "grouped"})
-    if method:
+    if model.traits.router_grouped:
         router_groups(k, model, None, None)
-    traits = replace(model.traits, mlp_bias=k.flag("mlp_bias", False), router_grouped=bool(method))
-    return replace(model, traits=traits)
+    return model
 
 
 def _v3(k: Keys) -> Model:
-    model = llama_like(k, "deepseek_v3")
-    return _sigmoid_routed(k, latent(k, model, (256, 8), 2048, 1, 3), 8, 4)
+    model = latent(k, "deepseek_v3")
+    router_groups(k, model, 8, 4)
+    return model
 
 
 def _lite(k: Keys) -> Model:
-    model = llama_like(k, "glm4_moe_lite")
+    model = latent(k, "glm4_moe_lite")
     k.assumed.pop("head_dim", None)  # which is what is rotated, and more is
     k.refuse("mlp_layer_types", None, ["dense"] + ["sparse"] * (model.layers - 1))
-    return _sigmoid_routed(k, latent(k, model, (64, 4), 1536, 1, 1, (192, 256, 768)), 1, 1)
-
-
-def _sigmoid_routed(k: Keys, model: Model, groups: int, top: int) -> Model:
-    router_groups(k, model, groups, top)
-    traits = replace(
-        model.traits,
-        router_sigmoid=True,
-        router_normalised=k.flag("norm_topk_prob", True),
-        rotary_interleaved=k.flag("rope_interleave", True),
-    )
-    return replace(model, traits=traits)
+    router_groups(k, model, 1, 1)
+    return model
 
 
 def attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:

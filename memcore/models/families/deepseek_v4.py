@@ -367,12 +367,4 @@ WIDE = (
     "*.compressor.kv_proj", "*.compressor.gate_proj", "*.indexer.kv_proj", "*.indexer.gate_proj",
     "*.weights_proj", "*.attn_hc.fn", "*.ffn_hc.fn",
 )  # fmt: skip
-NOTE = (
-    "A server's times have what the indexer scores and the entries that its tokens see; a cache in "
-    "pages is laid out as vLLM's, whatever the engine. A training step's tokens attend to every "
-    "token and entry, under a mask, as transformers computes it. Norms, sinks and what mixes the "
-    "streams are planned in the dtype of the other weights: transformers keeps them in fp32 where "
-    "it loads weights in 16 bits, under 0.1 % of all. Layers for multi-token prediction are not "
-    "planned."
-)
 FAMILY = family_of("deepseek_v4", _config, _embed, _layer, _head, cache=(HEAD_DIM,), wide=WIDE)

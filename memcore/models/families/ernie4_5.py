@@ -10,7 +10,6 @@ from memcore.models.families.decoders import (
     family_of,
     llama_like,
 )
-from memcore.models.families.family import decoder_classes
 from memcore.models.families.llama import attention, embed, head, layer
 from memcore.models.families.mixtral import sparse_layer
 from memcore.models.model import Model
@@ -44,8 +43,6 @@ def _router(t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
         return cast(t, weights, x.dtype, "weights, cast"), index
 
 
-CLASSES = {name: decoder_classes(f"Ernie4_5{stem}", classifier=False)
-           for name, stem in (("ernie4_5", ""), ("ernie4_5_moe", "_Moe"))}  # fmt: skip
 FAMILIES = {
     "ernie4_5": family_of("ernie4_5", None, embed, layer, head),
     "ernie4_5_moe": family_of("ernie4_5_moe", _moe, embed, sparse_layer(attention, _mixture), head),

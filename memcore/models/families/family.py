@@ -20,10 +20,7 @@ LOSSES = ("eager", "fused", "chunked")
 NOTHING, MASK, ALL = "", "mask", "all"
 HF_ONLY = ("hf",)  # families whose other kernels are not known yet
 HF_OR_COMPILE = ("hf", "compile")
-HF_OR_MEGATRON = ("hf", "megatron")
-WITH_MEGATRON = (*HF_OR_COMPILE, "megatron")
 WITH_LIGER = (*HF_OR_COMPILE, "liger")  # liger_kernel/transformers/monkey_patch.py knows them
-WITH_BOTH = (*WITH_LIGER, "megatron")
 
 
 @dataclass(frozen=True, slots=True)

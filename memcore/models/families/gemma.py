@@ -34,7 +34,7 @@ from memcore.models.model import Model
 from memcore.tape.dims import HEAD_DIM
 from memcore.tape.kinds import EVERY, SLIDING_EVERY, Part
 from memcore.tape.primitives import add, scale
-from memcore.tape.structure import CAUSAL, CLASSIFICATION, EMBEDDING, Structure
+from memcore.tape.structure import EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
 
 
@@ -129,12 +129,6 @@ def _attention(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
 def head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return causal_lm_head(t, s, rms_norm_plus_one(t, x, "norm"))
 
-
-CLASSES = {
-    "Gemma3ForCausalLM": CAUSAL,
-    "Gemma3TextModel": EMBEDDING,
-    "Gemma3TextForSequenceClassification": CLASSIFICATION,
-}
 
 FAMILIES = {
     "gemma": family_of("gemma", _gemma, embed, _layer_of_gemma, head),

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from memcore.layers.recurrent import kimi_delta_attention
 from memcore.models.config import Keys
-from memcore.models.families.decoders import family_of, llama_like
+from memcore.models.families.decoders import family_of, sparse_kinds
 from memcore.models.families.deepseek import CACHE, attention, latent, mixture, router_groups
+from memcore.models.families.deepseek_v32 import SPARSE
 from memcore.models.families.family import listed, mixed_kinds
 from memcore.models.families.llama import embed, head
 from memcore.models.families.mixtral import sparse_layer
 from memcore.models.model import Model, Recurrence
-from memcore.tape.kinds import FULL, RECURRENT, dense, nope, recurs
+from memcore.tape.kinds import FULL, RECURRENT, nope, recurs
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape, Tensor
 
@@ -21,31 +22,17 @@ CHUNK = 64  # tokens of a span (vllm/model_executor/layers/fla/ops/kda.py)
 
 
 def _config(k: Keys) -> Model:
-    model = llama_like(k, "kimi_linear")
+    model = latent(k, "kimi_linear")
     k.assumed.pop("head_dim", None)  # which neither kind of layer has
-    k.refuse("num_nextn_predict_layers", 0, None)
-    k.refuse("mla_use_nope", True)
-    k.refuse("use_grouped_topk", True)
-    k.word("moe_router_activation_func", "sigmoid", {"sigmoid": "sigmoid"})
     state, whole = _state(k)
     usual = (lambda i: i + 1 not in whole) if whole else (lambda i: i == 0 or i % 4 != 0)
     kinds = mixed_kinds(k, "layer_types", model.layers, usual)
     kinds = tuple(nope(kind) if kind == FULL else RECURRENT for kind in kinds)
-    low = k.config.get("q_lora_rank") is not None  # transformers has none where the file has none
-    k.config = {**k.config, "q_lora_rank": k.config.get("q_lora_rank")}
-    model = replace(model, recurrence=state, kinds=kinds)
-    model = latent(k, model, (256, 8), 1024, 1, 1)
-    fed = listed(k, "mlp_layer_types", model.layers, {"dense": "dense", "sparse": "sparse"})
-    if fed:
-        own = zip(kinds, fed, strict=True)
-        kinds = tuple(dense(kind) if word == "dense" else kind for kind, word in own)
-        model = replace(model, kinds=kinds)
+    first = k.count_or_zero("first_k_dense_replace", 1)
+    sparse = listed(k, "mlp_layer_types", model.layers, SPARSE)
+    sparse = sparse or [i >= first for i in range(model.layers)]
     router_groups(k, model, 1, 1)
-    normalised = k.flag("norm_topk_prob", True)
-    traits = replace(
-        model.traits, compressed_queries=low, router_sigmoid=True, router_normalised=normalised
-    )
-    return replace(model, traits=traits)
+    return sparse_kinds(replace(model, recurrence=state, kinds=kinds), sparse.__getitem__)
 
 
 def _state(k: Keys) -> tuple[Recurrence, set[int]]:

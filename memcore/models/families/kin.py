@@ -100,17 +100,6 @@ def _weightless(t: Tape, x: Tensor, name: str) -> Tensor:
     return cast(t, layer_norm(t, wide, D, name, affine=False), x.dtype, f"{name}, cast")
 
 
-# As ChatGLM's config.json has them, from which transformers' GLM was made
-# (transformers/models/glm/convert_glm_weights_to_hf.py).
-CHATGLM = {
-    "num_layers": "num_hidden_layers",
-    "ffn_hidden_size": "intermediate_size",
-    "padded_vocab_size": "vocab_size",
-    "multi_query_group_num": "num_key_value_heads",
-    "kv_channels": "head_dim",
-    "seq_length": "max_position_embeddings",
-    "add_qkv_bias": "attention_bias",
-}
 FAMILIES = {
     name: family_of(name, config, embed, layer, ends)
     for name, config, layer, ends in (

@@ -281,8 +281,6 @@ def _scaled_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
         return linear(t, "down_proj", product, F / TP, D, bias)
 
 
-WORDS_OF_LAYERS = {"layer_types": "layers_block_type"}
-
 FAMILIES = {
     "mamba": family_of("mamba", _mamba, embed, _mamba_layer, _mamba2_head, losses=("eager",)),
     "mamba2": family_of("mamba2", _mamba2, embed, _mamba2_layer, _mamba2_head, losses=("eager",)),

@@ -67,7 +67,7 @@ def draw() -> None:
     base = _figures(found, alike)
     _times(found)
     _file(found)
-    rest.when_over(
+    rest.later(
         lambda: parts.folded("What moved what", _waterfall, found, base, unfolded=True),
         lambda: parts.small("What moved what comes when you pause …"),
     )

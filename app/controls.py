@@ -11,13 +11,11 @@ the next one would lose its callback, and a value that nobody took is still ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
-
-from app import front
 
 Take = Callable[[Any], None]
 DRAWN = "drawn"  # the key of the widget that carries the number of the run
@@ -50,7 +48,7 @@ class Controls:
         least that it may have. Returns the key.
         """
         control = self.all.setdefault(key, Control(value, take))
-        if front.values().get(key, _NONE) != value:
+        if st.session_state.get(key, _NONE) != value:
             control.sent = self.run
         if control.sent > self.seen():
             st.session_state[key] = value
@@ -70,17 +68,10 @@ class Controls:
             control.shown = value
         return bool(found)
 
-    def pass_over(self, but: Collection[str | None]) -> None:
-        """Take nothing of what was chosen, but in the widgets with these keys."""
-        values = front.values()
-        for key, control in self.all.items():
-            if key not in but and (value := values.get(key, _NONE)) is not _NONE:
-                control.shown = value
-
     def moved(self, seen: int) -> list[tuple[Control, Any]]:
         """The controls that show what was chosen, and not what a run later than `seen` changed,
         with what they show."""
-        found, values = [], front.values()
+        found, values = [], st.session_state
         for key, control in self.all.items():
             value = values.get(key, _NONE)
             if value is _NONE or value == control.shown:  # not on the page any more, or as it was
@@ -92,7 +83,7 @@ class Controls:
 
     def seen(self) -> int:
         """The newest run that the browser has drawn to its end."""
-        number = front.values().get(DRAWN) or ""
+        number = st.session_state.get(DRAWN) or ""
         return int(number) if number.isascii() and number.isdecimal() and len(number) < 12 else 0
 
     def drawn(self) -> None:

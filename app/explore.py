@@ -15,7 +15,6 @@ from app import (
     parts,
     searching,
     shared,
-    sidebar,
     state,
     tables,
     why,
@@ -29,6 +28,7 @@ from memcore.search.measured import with_calibrated
 from memcore.search.solve import ANY, Targets
 from memcore.serving.serve import servable
 from memcore.training.training import not_planned
+from memcore.words.jobs import SERVE
 
 SWEEP, MAP, SEARCH, GPUS = "sweep", "map", "search", "gpus"
 PARTS = {SWEEP: "One field", MAP: "Two fields", SEARCH: "Search", GPUS: "On which GPUs"}
@@ -76,14 +76,18 @@ def parts_of(plan: Plan) -> tuple[str, ...]:
 
 
 def about(place: str) -> str:
-    """The place that what a page shows is about, and so is what stands above and beside it: of
-    Explore it may be the server."""
+    """What stands above and beside a page is about: Train, Serve or RL. Of Explore and Compare
+    what they show decides."""
     plan = state.plan()
-    if place != "Explore" or not engine.figures(plan):
+    if place == "Compare":
+        return "Serve" if plan.about == SERVE else "Train"
+    if place != "Explore":
         return place
+    if not engine.figures(plan):
+        return "Train"
     now = asked(plan, state.looks())
     of_server = now.part == GPUS or (now.part in (SWEEP, MAP) and FIGURES[now.figure].serves)
-    return "Serve" if of_server else place
+    return "Serve" if of_server else "Train"
 
 
 def draw() -> None:
@@ -305,18 +309,10 @@ def _search(plan: Plan, now: Asked) -> None:
 # --- on which GPUs -------------------------------------------------------------------------------
 
 
-def _load() -> None:
-    """What the server is asked for: it is not in view in the sidebar here."""
-    with st.container(key="load"):
-        columns = st.columns(3)
-    for column, name in zip(columns, ("concurrency", "prompt_len", "output_len"), strict=True):
-        with column:
-            sidebar.number(f"serve.{name}", "load_")
-    parts.latency_targets()
 
 
 def _gpus(plan: Plan, now: Asked) -> None:
-    _load()
+    parts.latency_targets()
     st.segmented_control(
         "Accelerators",
         (False, True),

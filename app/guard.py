@@ -1,30 +1,24 @@
-"""Guard: who may talk to the server, and to whom the server talks, which is nobody."""
+"""Guard: who may talk to the server."""
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+import streamlit as st
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
-from streamlit import config, net_util
 
-
-def ask_nobody() -> None:
-    """Keep Streamlit from asking a service on the internet for this machine's address.
-
-    It would ask when a page from elsewhere tries to connect, and where it serves all interfaces;
-    the whole server waits for the answer.
-    """
-    net_util.get_external_ip = lambda: None
+from app import places
 
 
 class KnownHosts:
-    """Refuses requests under a name that is not in `server.allowedHosts`.
+    """Refuses requests under a name, or from a page, that is not in `server.allowedHosts`.
 
     A page on the internet can have its own name lead to this machine (DNS rebinding), and could
     then read what is served here. Streamlit looks at the name for web sockets alone, and says
-    nothing; here a person who came under another name reads what to do.
+    nothing; here a person who came under another name reads what to do. And of a page from
+    elsewhere Streamlit asks a service on the internet whether that is this machine's own.
     """
 
     def __init__(self, app: ASGIApp):
@@ -34,13 +28,31 @@ class KnownHosts:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        host = Headers(scope=scope).get("host", "")
-        if is_known(host, config.get_option("server.allowedHosts")):
+        headers, names = Headers(scope=scope), st.get_option("server.allowedHosts")
+        host = headers.get("host", "")
+        origin = urlsplit(headers.get("origin", "")).netloc
+        if is_known(host, names) and (origin in ("", host) or is_known(origin, names)):
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
             await PlainTextResponse(REFUSED, 403)(scope, receive, send)
+
+
+class Elsewhere:
+    """Answers a page that asks for its server below the address of a view that the server is not
+    there. A page asks there first; answered "not found" the browser writes an error into its
+    console, which is nobody's."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        *_, view, of, _ = ("", "", *str(scope.get("path", "")).split("/"))
+        if scope["type"] == "http" and of == "_stcore" and view in places.ADDRESSES:
+            await Response(status_code=300)(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
 
 
 REFUSED = (

@@ -1,18 +1,14 @@
-"""Line: figures in one line of text, each of them a button that says why it is so.
-
-Drawn by one small component, which is one message of each change; as a button of Streamlit's each
-figure would be another, and a widget for the server and for the browser.
-"""
+"""Line: figures in one line of text, each of them a button that says why it is so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 
 import streamlit as st
 
 from app import why
+from app.text import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +26,18 @@ class Item:
     help: str = ""
 
 
-_OF_ITEM = tuple(field.name for field in fields(Item))
-
-# Not in a shadow: its look is that of the other figures, in why.css.
-_component = st.components.v2.component(
-    "memplan_line",
-    html='<div class="memplan-line"></div>',
-    js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"),
-    isolate_styles=False,
-)
-
-
 def draw(items: Iterable[Item], key: str) -> None:
     """The line on the page; a click on a figure opens the drawer."""
-    said = [{name: text for name in _OF_ITEM if (text := getattr(item, name))} for item in items]
-    _component(key=key, data={"items": said}, on_why_change=lambda: why.asked(key))
+    with st.container(horizontal=True, vertical_alignment="center", key=key):
+        for item in items:
+            text = f"**{plain(item.bold)}**{plain(item.text)}" if item.bold else plain(item.text)
+            if item.path:
+                _button(item, text)
+            else:
+                st.markdown(f":small[{text}]", help=item.help or None, width="content")
+
+
+def _button(item: Item, text: str) -> None:
+    key = f"verdict_{item.verdict}" if item.verdict else None
+    with st.container(key=key, width="content"):
+        why.link(text, item.path, icon=f":material/{item.icon}:" if item.icon else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import body, explore, places, sidebar, start, state, warm, why
+from app import explore, places, rest, sidebar, start, state, strip, warm, why
 
 # Drawn here, since every named icon would be fetched from the network.
 ICON = (
@@ -17,54 +17,59 @@ st.set_page_config(page_title="Memplan", page_icon=ICON, layout="wide", initial_
 warm.once()
 
 
-# No function is made here or in the view of a plan: it and all that the run has made would keep
-# each other until Python looks for cycles.
-# What people come for, and the views of each; the address of a view is its name.
-TRAIN = st.Page("views/train.py", title="Memory", url_path="home", default=True)
-PLACES = {
-    "Train": (
-        TRAIN,
-        places.view("time", "Time"),
-        places.view("tiers", "Tiers"),
-        places.view("ledger", "Every tensor"),
-    ),
-    "Serve": (
-        places.view("serve", "Memory"),
-        places.view("stream", "Requests"),
-        places.view("rates", "Arrival rates"),
-    ),
-    "RL": (places.view("together", "RL"),),
-    "Explore": (places.view("explore", "Explore"),),
-    "Compare": (places.view("compare", "Compare"),),
-    "Proof": (places.view("accuracy", "Accuracy"),),
-}
-# Other names of the first view: its own, and that of what stands on it now.
-ALIASES = [
-    st.Page("views/train.py", title="Memory", url_path=name, visibility="hidden")
-    for name in ("train", "timeline")
-]
-# Hidden: the links of places.py carry the plan, which Streamlit's own would drop.
-every = [view for views in PLACES.values() for view in views]
-view = st.navigation([*every, *ALIASES], position="hidden")
-here = TRAIN if view.url_path in ("train", "timeline") else view
-place = next(name for name, views in PLACES.items() if here in views)
+def _view(name: str, title: str) -> st.Page:
+    """A view; its address is its name."""
+    return st.Page(f"views/{name}.py", title=title, url_path=name)
 
-state.begin(view.url_path)
-state.publish()
-if (there := state.led(here.url_path)) is not None:
-    led = next(v for v in every if v.url_path == there)
-    st.switch_page(led, query_params=state.query())
-why.style()
-places.draw(PLACES, here, None if place == "Proof" else sidebar.dropped)
-if place == "Proof":
-    view.run()
-    state.drawn()
-else:
-    asked = st.container()  # also where it stays empty, so that the body has one place on all pages
-    if here is TRAIN and state.fresh():
-        with asked:
+
+TRAIN = st.Page("views/train.py", title="Train", url_path="home", default=True)
+# What people come for, in the bar; and below it what each has further inside.
+FRONT = {
+    "Train": TRAIN,
+    "Serve": _view("serve", "Serve"),
+    "RL": _view("together", "RL"),
+    "Explore": _view("explore", "Explore"),
+    "Compare": _view("compare", "Compare"),
+    "Proof": _view("accuracy", "Proof"),
+}
+INSIDE = {
+    "Train": [_view("time", "Time"), _view("tiers", "Tiers"), _view("ledger", "Every tensor")],
+    "Serve": [_view("stream", "Requests"), _view("rates", "Arrival rates")],
+}
+IN_DETAIL = {"Train": "Training in detail", "Serve": "Serving in detail"}
+PLACES = {view: place for place, view in FRONT.items()}
+PLACES |= {view: place for place, views in INSIDE.items() for view in views}
+
+
+def _draw(view: st.Page, place: str) -> None:
+    """Everything but what takes long."""
+    state.publish()
+    why.style()
+    if place == "Proof":
+        view.run()
+    else:
+        places.draw_drop(sidebar.dropped)
+        about = explore.about(place)
+        if view is TRAIN and state.fresh():
             start.ask()
-    with st.sidebar:
-        beside = sidebar.draw(explore.about(place), view.title)
-    body.draw(place, view, beside)
-why.drawer()
+        with st.sidebar:
+            sidebar.draw(about, view.title)
+        strip.draw(about)
+        view.run()
+    state.drawn()
+    why.drawer()
+
+
+view = st.navigation(
+    {"": list(FRONT.values())} | {IN_DETAIL[n]: views for n, views in INSIDE.items()},
+    position="top",
+)
+with rest.answering():
+    state.begin(view.url_path)
+    there = st.session_state.get("leads", view.url_path)
+    if there != view.url_path:
+        led = next(view for view in PLACES if view.url_path == there)
+        st.switch_page(led, query_params=state.query())
+    st.session_state.pop("leads", None)
+    _draw(view, PLACES[view])
+rest.draw_later()

@@ -1,8 +1,9 @@
-"""Rest: what takes long to find waits until nobody has changed the plan for a moment.
+"""Rest: what takes long is drawn last, when nobody has changed the plan for a moment.
 
 The verdict, the bar and the charts of a change are then on the page before; whoever moves a slider
-from step to step waits for none of what stands between. Nor does anybody else: of all sessions one
-at a time finds what takes long, so that a change never shares the processor with many of those.
+from step to step waits for none of what stands between, since a run ends where the next one is
+asked for. Of all sessions one at a time works on what takes long, and lets answers to others go
+first.
 """
 
 from __future__ import annotations
@@ -10,82 +11,90 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import streamlit as st
 
-from app import front, state
-from memcore.pausing import pause, pausing
+from app import state
+from memcore.pausing import pausing
 
-QUIET_MS = 400  # 0: nothing waits
-LOOKS_EACH = 1.0  # seconds until who waits for its turn looks without being called
+QUIET = 0.4  # seconds; 0: nothing waits
 PATIENCE = 2.0  # seconds, at most, for which answers to others come first
-MOMENT = 0.005  # seconds between two looks whether somebody waits for an answer
+MOMENT = 0.02  # seconds between two looks whether somebody waits for an answer
 
-_component = st.components.v2.component(
-    "memplan_rest",
-    html="",
-    js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"),
-)
+_TURN = threading.Lock()
+_COUNTING = threading.Lock()
+_answers = 0  # runs of all sessions that draw now what somebody has asked for
 
 
-class AskedAgainError(Exception):
-    """Somebody has changed something while what takes long was found, and waits for that."""
-
-
-def go_on() -> None:
-    """Between two steps of what takes long: raises AskedAgainError."""
-    if front.asked_again():
-        raise AskedAgainError
-
-
-@st.fragment
-def when_over(content: Callable[[], None], meanwhile: Callable[[], None]) -> None:
-    """Draws `content` once the plan rests, without the rest of the page, and until then
-    `meanwhile`. Where somebody goes on before it is done, what there is of it stays for the moment
-    until that is drawn. Call it once on a page."""
-    state.whole_page_where_asked()
-    with st.container(key="rests"):
-        plan = state.plan()
-        if not QUIET_MS or st.session_state.get("rested") == plan:
-            with contextlib.suppress(AskedAgainError), _turn():
-                pause()
-                content()
-                return
-        else:
-            meanwhile()
-        _component(
-            key="rest",
-            data={"run": state.run(), "quiet": QUIET_MS, "query": state.address()},
-            on_over_change=lambda: st.session_state.update(rested=plan),
-        )
-
-
-_LINE: deque[threading.Event] = deque()  # who finds something now, and who waits for the turn
-_LOCK = threading.Lock()
+def _count(by: int) -> None:
+    global _answers
+    with _COUNTING:
+        _answers += by
 
 
 @contextlib.contextmanager
-def _turn() -> Iterator[None]:
-    """Waits for this session's turn, or until it is not wanted any more. What is found then lets
-    answers to others go first, and is left off where somebody goes on, between any two plans."""
-    front.step_back()
-    with front.called() as call:
-        with _LOCK:
-            _LINE.append(call)
-        try:
-            while _LINE[0] is not call and not front.asked_again():
-                call.wait(LOOKS_EACH)
-                call.clear()
-            with pausing(_others_first()):
-                yield
-        finally:
-            with _LOCK:
-                _LINE.remove(call)
-                if _LINE:
-                    _LINE[0].set()
+def answering() -> Iterator[None]:
+    """This run draws what somebody waits for."""
+    _count(1)
+    try:
+        yield
+    finally:
+        _count(-1)
+
+
+@contextlib.contextmanager
+def waiting_for_another() -> Iterator[None]:
+    """This run waits for what another one computes, which must not let this one go first."""
+    _count(-1)
+    try:
+        yield
+    finally:
+        _count(1)
+
+
+def later(content: Callable[[], None], meanwhile: Callable[[], None]) -> None:
+    """Draw `content` here at the end of the run, once the plan rests, and until then `meanwhile`.
+    Call it once on a page."""
+    s = state.session()
+    place = st.empty()
+    if not QUIET or s.rested == s.plan:
+        with place.container():
+            content()
+        return
+    with place.container():
+        meanwhile()
+    s.later = place, content
+
+
+def draw_later() -> None:
+    """What takes long, where the page has any. Call it last, outside of `answering`."""
+    s = state.session()
+    if s.later is None:
+        return
+    (place, content), s.later = s.later, None
+    _sleep(QUIET)
+    while not _TURN.acquire(timeout=MOMENT):
+        _stop_where_asked()
+    try:
+        with pausing(_others_first()), place.container():
+            content()
+        s.rested = s.plan
+    finally:
+        _TURN.release()
+
+
+def _sleep(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(MOMENT)
+        _stop_where_asked()
+
+
+def _stop_where_asked() -> None:
+    """End this run where the next one of its session is asked for: Streamlit does so at every look
+    at what the session holds."""
+    st.session_state.get("memplan")
 
 
 def _others_first() -> Callable[[], None]:
@@ -94,10 +103,10 @@ def _others_first() -> Callable[[], None]:
 
     def wait() -> None:
         nonlocal waited
-        go_on()
-        while front.ANSWERING and waited < PATIENCE:
+        _stop_where_asked()
+        while _answers > 0 and waited < PATIENCE:
             time.sleep(MOMENT)
             waited += MOMENT
-            go_on()
+            _stop_where_asked()
 
     return wait

@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
-import html
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import PurePath
 from typing import Any
@@ -27,7 +25,7 @@ from memcore.formats.snapshot import is_pickle
 from memcore.formats.totals import totals_in
 from memcore.models import catalog
 from memcore.models.config import parse_config
-from memcore.plan.field import DETAILS, GROUPS, describes
+from memcore.plan.field import GROUPS, describes
 from memcore.plan.models import NAMED
 from memcore.plan.plan import (
     Plan,
@@ -56,101 +54,62 @@ STAGES = {
 }
 
 
-NODE = "Node and price"  # a group beside the hardware
+NODE = "Host and price"  # a group beside the hardware
 JOB = ("train.micro_batch", "train.seq_len")
 TRICKS = ("train.precision", "train.checkpointing", "train.zero")
-ABOVE = frozenset((*JOB, *TRICKS, "run.price_per_gpu_hour"))  # drawn before the groups
+LOAD = ("serve.concurrency", "serve.prompt_len", "serve.output_len")
+ENGINE = ("serve.engine", "serve.weight_dtype", "serve.kv_dtype", "serve.tp")
+RUN = ("run.price_per_gpu_hour", "run.tokens", "run.target_days")
+ABOVE = frozenset((*JOB, *TRICKS, *LOAD, *ENGINE, *RUN))  # stand somewhere of their own
+HOMES = {"Train": ("",), "Serve": ("Serve",), "RL": ("", "Serve", "RL")}  # whose groups a page has
 
 
-# Numbers that nothing else in the sidebar follows but what `Sidebar.numbers` draws with them.
-FREE = frozenset((*JOB, "serve.concurrency", "serve.prompt_len", "serve.output_len"))
-Later = list[tuple[Any, Callable[[], None]]]  # places, and what is drawn in them
-
-
-@dataclass(frozen=True, slots=True)
-class Sidebar:
-    """What was drawn of it: which place it is about, the places of its numbers and of what is not
-    the default, and what all else showed."""
-
-    about: str
-    later: Later
-    shown: Any
-
-    def numbers(self) -> None:
-        """What one moves most while looking at the page, and what follows it."""
-        for place, content in self.later:
-            with place:
-                content()
-
-    def holds(self, about: str) -> bool:
-        """Whether all but the numbers would show the same again, of a page about this place."""
-        return bool(self.about == about and self.shown == _shown())
-
-
-def _shown() -> Any:
-    """What all but the numbers shows. A browser may say in one message that a number was moved and
-    a group unfolded."""
-    found = st.session_state.get("find")
-    free = FREE - {found}
-    unfolded = [bool(st.session_state.get(f"folded_{title}")) for title in (*GROUPS, NODE)]
-    draft = [
-        {name: value for name, value in fields.items() if f"{part}.{name}" not in free}
-        if isinstance(fields, dict)
-        else fields
-        for part, fields in state.draft().items()
-    ]
-    return draft, state.report().remarks, found, unfolded
-
-
-def draw(place: str, page: str) -> Sidebar:
-    """Every widget of the plan but its numbers, in the order of a booking: the model, the hardware
-    and its price, the job, what saves memory, and all else in groups. What belongs to the page is
-    unfolded; on Serve what serves comes before what trains."""
-    later: Later = [(st.container(), _changes)]
+def draw(place: str, page: str) -> None:
+    """The fields of the question at hand, in the order of a booking: the model, the hardware, the
+    job, what saves memory; all others of it in groups, and one search over all fields."""
+    _changes()
     _heading("Model")
-    _size_slider()
     model_search()
+    _size_slider()
     _config_file()
-    _heading("Hardware and price")
+    _heading("Hardware")
     _hardware()
-    mine = [title for title, home in GROUPS.items() if home and home in (place, page)]
-    serves = place == "Serve"
-    if serves:
-        _groups(mine, later, unfolded=True)
-    _heading("Job of training" if serves else "Job")
-    for path in JOB:
-        later.append((st.container(), functools.partial(_number_slider, path)))
-    _heading("Memory tricks of training" if serves else "Memory tricks")
-    for path in TRICKS:
-        OWN.get(path, _field)(path)
-        _words_below(path)
-    _heading("More")
+    if place == "Serve":
+        _heading("Load")
+        _fields(LOAD)
+        _heading("Engine")
+        _fields(ENGINE)
+    else:
+        _heading("Job")
+        for path in JOB:
+            _number_slider(path)
+        _heading("Memory tricks")
+        for path in TRICKS:
+            OWN.get(path, _field)(path)
+    _heading("All settings")
     _find()
-    if not serves:
-        _groups(mine, later, unfolded=True)
-    _groups([title for title in GROUPS if title not in mine], later, unfolded=False)
-    later += [(st.container(), _examples), (st.container(), _marks)]
-    return Sidebar(place, later, _shown())
+    for title, home in GROUPS.items():
+        if home in HOMES[place] or home == page:
+            parts.folded(title, _group, title, unfolded=home == place == "RL")
+    _examples()
+    _marks()
 
 
 def _heading(text: str) -> None:
     st.markdown(f"##### {text}", anchors=False)
 
 
-def _groups(titles: Sequence[str], later: Later, unfolded: bool) -> None:
-    for title in titles:
-        parts.folded(title, _group, title, later, unfolded=unfolded and title not in DETAILS)
-
-
-def _group(group: str, later: Later) -> None:
-    """The fields of a group that have a meaning in the plan."""
-    for path in in_group(group):
+def _fields(paths: Sequence[str]) -> None:
+    """Those that have a meaning in the plan."""
+    for path in paths:
         when = facts(path).when
-        if path not in ABOVE and (when is None or when(state.drafted, state.plan().architecture)):
-            if path in FREE:
-                later.append((st.container(), functools.partial(_field, path)))
-            else:
-                OWN.get(path, _field)(path)
+        if when is None or when(state.drafted, state.plan().architecture):
+            OWN.get(path, _field)(path)
+
+
+def _group(group: str) -> None:
+    """The fields of a group that stand nowhere above."""
+    _fields([path for path in in_group(group) if path not in ABOVE])
 
 
 # --- what is not the default ---------------------------------------------------------------------
@@ -313,11 +272,6 @@ def _number_slider(path: str) -> None:
         _box(f, label=f"{f.title}, typed", key=key, label_visibility="collapsed")
 
 
-def number(path: str, prefix: str) -> None:
-    """A box of a number that the sidebar has too, told from it by `prefix`."""
-    _field(path, prefix=prefix)
-
-
 def _box(f: Field, **said: Any) -> None:
     """A box for a number. One that is cleared, and whose 0 says nothing, shows again what it had: a
     browser sends the least for an empty box that begins with a value."""
@@ -332,21 +286,6 @@ def _box(f: Field, **said: Any) -> None:
         placeholder=facts(f.path).zero,
         **said,
     )
-
-
-def _words_below(path: str) -> None:
-    """Every word of a slider, below its track; the chosen one stands out."""
-    words: Mapping[Any, str] = (
-        STAGES
-        if path == "train.zero"
-        else {name: word.label for name, word in (field(path).words or {}).items()}
-    )
-    here = state.drafted(path)
-    spans = "".join(
-        f'<span class="{"here" if name == here else ""}">{html.escape(label)}</span>'
-        for name, label in words.items()
-    )
-    st.html(f'<div class="words">{spans}</div>')
 
 
 def _labels(words: Mapping[str, Word]) -> Callable[[str], str]:
@@ -464,7 +403,7 @@ def _size(parameters: int) -> str:
     return nearest if close else count_text(parameters)
 
 
-def model_search(prefix: str = "") -> None:
+def model_search() -> None:
     """One box over presets and sizes; a size, a config.json or a link can be typed or pasted."""
     drafted = state.drafted("model")
     chosen = drafted if isinstance(drafted, str) else drafted.get("size")
@@ -472,14 +411,14 @@ def model_search(prefix: str = "") -> None:
         "Model",
         [*catalog.model_names(), *SIZES],
         format_func=_model_label,
-        key=state.control(f"{prefix}model_preset", chosen, _model_chosen),
+        key=state.control("model_preset", chosen, _model_chosen),
         placeholder=state.plan().architecture.label,
         accept_new_options=True,
         help=field("model").full_help
         + "\n\nType a size such as 7.5B or a name as on the Hugging Face hub, or paste a "
         "config.json, a link or a command such as vllm serve. Files can be dropped anywhere.",
     )
-    if chosen is None and not prefix:
+    if chosen is None:
         for note in state.plan().architecture.notes:
             parts.small(plain(note))
 
@@ -668,11 +607,10 @@ def _node_and_price() -> None:
     _preset(field("cluster.node"), catalog.node_names(), _node_label, state.plan().node.label)
     for name in ("gpus_per_node", "network_gbits", "dram_gib"):
         _field(f"cluster.{name}")
-    _list_prices()
-    _field("run.price_per_gpu_hour")
+    price_search()
 
 
-def gpu_search(f: Field, prefix: str = "") -> None:
+def gpu_search(f: Field) -> None:
     """A chip, and where it is sold with several sizes of memory, which one: each is a preset."""
     drafted = state.drafted(f.path)
     name = drafted if isinstance(drafted, str) and drafted in catalog.gpu_names() else None
@@ -683,12 +621,10 @@ def gpu_search(f: Field, prefix: str = "") -> None:
         f.label,
         chips,
         format_func=_chip_label,
-        key=state.control(f"{prefix}cluster_gpu", chip, _named(f.path)),
+        key=state.control("cluster_gpu", chip, _named(f.path)),
         placeholder=gpu.label,
         help=f.full_help,
     )
-    if prefix:
-        return
     if name and len(catalog.sizes(name)) > 1:
         st.segmented_control(
             "Memory",
@@ -715,22 +651,21 @@ def _preset(f: Field, names: Sequence[str], label: Callable[[str], str], otherwi
     )
 
 
-def run_goal(prefix: str) -> None:
+def run_goal() -> None:
     """What the whole run is: so many tokens, within so many days."""
-    with st.container(key=f"run_goal_{prefix}"):
-        tokens, days = st.columns(2)
+    tokens, days = st.columns(2)
     with tokens:
         steps = _with_own("run.tokens", facts("run.tokens").steps)
         st.selectbox(
             field("run.tokens").label,
             steps,
             format_func=count_text,
-            key=state.control(f"{prefix}run_tokens", state.drafted("run.tokens"), tokens_typed),
+            key=state.control("run_tokens", state.drafted("run.tokens"), tokens_typed),
             accept_new_options=True,
             help=f"{field('run.tokens').help} Choose, or type a number such as 15T.",
         )
     with days:
-        _field("run.target_days", prefix=prefix)
+        _field("run.target_days")
 
 
 def tokens_typed(chosen: int | str | None) -> None:
@@ -740,7 +675,7 @@ def tokens_typed(chosen: int | str | None) -> None:
             state.change({"run.tokens": parse_count(str(chosen))})
 
 
-def price_search(prefix: str) -> None:
+def price_search() -> None:
     """The price of a GPU: one of a cloud's list, or any that is typed."""
     gpu, price = state.drafted("cluster.gpu"), state.drafted("run.price_per_gpu_hour")
     prices = catalog.prices(gpu) if isinstance(gpu, str) else {}
@@ -757,7 +692,7 @@ def price_search(prefix: str) -> None:
     st.selectbox(
         "Price of a GPU for an hour (USD)",
         [*said, *([here] if price and here not in said else [])],
-        key=state.control(f"{prefix}price", here if price else None, chosen),
+        key=state.control("price", here if price else None, chosen),
         placeholder="choose or type one",
         accept_new_options=True,
         help="For the cost of the run. "
@@ -772,32 +707,9 @@ def price_typed(text: str) -> None:
         state.change({"run.price_per_gpu_hour": usd})
 
 
-def _list_prices() -> None:
-    """What clouds ask for this GPU; choosing one sets the price."""
-    gpu = state.drafted("cluster.gpu")
-    prices = catalog.prices(gpu) if isinstance(gpu, str) else {}
-    if not prices:
-        return
-    price = state.drafted("run.price_per_gpu_hour")
-    here = next((c for c in prices if prices[c]["usd"] == price), None)
-    st.selectbox(
-        "List price",
-        list(prices),
-        format_func=lambda cloud: _price_label(prices[cloud], date.today()),
-        key=state.control("list_price", here, lambda cloud: _price_chosen(prices, cloud)),
-        placeholder="of a cloud, on demand",
-        help="\n".join(f"- **{cloud}**: {row['source']}" for cloud, row in prices.items()),
-    )
-
-
 def _price_label(row: Mapping[str, Any], today: date) -> str:
     old = ", perhaps outdated" if catalog.outdated(row["as_of"], today) else ""
     return f"${row['usd']:,.2f} {row['cloud']} ({row['as_of']}{old})"
-
-
-def _price_chosen(prices: Mapping[str, Any], cloud: str | None) -> None:
-    if cloud:
-        state.change({"run.price_per_gpu_hour": prices[cloud]["usd"]})
 
 
 @functools.cache

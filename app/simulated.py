@@ -37,10 +37,8 @@ def nobodys_rate() -> None:
         )
 
 
-@st.fragment
 def _charts(found: Stream) -> None:
-    """What the strategies did. A choice in here draws this again, and no more of the page."""
-    state.whole_page_where_asked()
+    """What the strategies did."""
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("**What the cache was for**")
@@ -102,10 +100,8 @@ def requests() -> None:
         parts.download("Throughput (CSV)", partial(stream.speeds, speeds), "memplan-throughput.csv")
 
 
-@st.fragment
 def _chart(found: Sequence[Load]) -> None:
-    """One latency against the rate. A choice in here draws this again, and no more of the page."""
-    state.whole_page_where_asked()
+    """One latency against the rate."""
     plan = state.plan()
     latency = st.segmented_control(
         "Against the arrival rate",

@@ -4,15 +4,13 @@ can go; and worked plans to look at."""
 from __future__ import annotations
 
 import functools
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from app import bar, parts, places, shared, sidebar, state
+from app import parts, places, shared, sidebar, state
 from app.fields import field
 from app.text import VERDICTS, plain
 from memcore.models import catalog
@@ -45,37 +43,15 @@ def job(plan: Plan) -> str:
 
 
 def ask() -> None:
-    """What do you want to run? A model, GPUs."""
-    with st.container(key="start", gap="small"):
-        left, right = st.columns(2)
-        with left:
-            st.segmented_control(
-                "What do you want to run?",
-                list(JOBS),
-                key=state.control("job", job(state.plan()), _chosen),
-                required=True,
-                help="LoRA and QLoRA begin as Hugging Face's Trainer runs them with bf16=True: the "
-                "weights in 16 or 4 bits, whole on every GPU; only adapters are trained.",
-            )
-        with right:
-            sidebar.run_goal("start_")
-        with st.container(key="start_what"):
-            left, middle, right = st.columns([3, 1, 2])
-        with left:
-            sidebar.model_search("start_")
-        with middle:
-            sidebar.number("cluster.gpus", "start_")
-        with right:
-            sidebar.gpu_search(field("cluster.gpu"), "start_")
-
-
-def goal() -> None:
-    """What the whole run is, and what it is paid for."""
-    left, right = st.columns([2, 1])
-    with left:
-        sidebar.run_goal("goal_")
-    with right:
-        sidebar.price_search("goal_")
+    """What do you want to run?"""
+    st.segmented_control(
+        "What do you want to run?",
+        list(JOBS),
+        key=state.control("job", job(state.plan()), _chosen),
+        required=True,
+        help="LoRA and QLoRA begin as Hugging Face's Trainer runs them with bf16=True: the "
+        "weights in 16 or 4 bits, whole on every GPU; only adapters are trained.",
+    )
 
 
 def _chosen(name: str | None) -> None:
@@ -158,57 +134,37 @@ def _answer(path: str, label: str, text: str, found: Solved) -> None:
         _use(path, found, f"{field(path).title} {text.format(found.value)}")
 
 
-# Not in a shadow: its look is in why.css, with that of the small bars.
-_cards = st.components.v2.component(
-    "memplan_cards",
-    html='<div class="memplan-cards"></div>',
-    js=Path(__file__).with_name("cards.js").read_text(encoding="utf-8"),
-    isolate_styles=False,
-)
-
-
 def cards() -> None:
-    """Worked plans, each with its verdict and its bar; a press opens one. One component, and what
-    it is told is always the same: a card of widgets would be drawn again with every change."""
-    st.markdown("##### Worked plans")
-    drawn = "".join(map(_card, catalog.plan_entries()))
-    _cards(key="cards", data={"html": drawn}, on_opened_change=_opened)
-
-
-@functools.cache
-def _card(name: str) -> str:
-    """A worked plan as HTML."""
-    entry = catalog.plan_entries()[name]
-    label, said = html.escape(entry["label"]), about(name)
-    return (
-        f"<div><p><strong>{label}</strong><br><small>{html.escape(entry['question'])}</small></p>"
-        f"{bar.small(said.bar)}<p><small>{said.verdict}</small>"
-        f'<button type="button" value="{name}" title="{label}">Open</button></p></div>'
-    )
+    """Worked plans, each with its verdict; a press opens one."""
+    for name, entry in catalog.plan_entries().items():
+        with st.container(horizontal=True, vertical_alignment="center"):
+            verdict = about(name).verdict
+            st.markdown(
+                f"**{plain(entry['label'])}**  \n:small[{plain(entry['question'])} {verdict}.]",
+                width="stretch",
+            )
+            st.button("Open", key=f"card_{name}", on_click=_opened, args=(name,))
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a worked plan is about: its verdict, its bar, and the view of it, or ''."""
+    """What a worked plan is about: its verdict, and the view of it, or ''."""
 
     verdict: str
-    bar: bar.Bar
     view: str = ""
 
 
+@functools.cache
 def about(name: str) -> About:
     """What the worked plan with this name is about; each of them trains or serves."""
     plan = sidebar.example(name)
     report = shared.report(plan)
     if report.serve and plan.about == jobs.SERVE:
-        said = f"Serving {'fits' if report.serve.fits else 'does not fit'}"
-        return About(said, bar.of_serving(report.serve, plan.serve.concurrency), "serve")
+        return About(f"Serving {'fits' if report.serve.fits else 'does not fit'}", "serve")
     assert report.memory
-    said = f"Training {VERDICTS[report.memory.verdict]}"
-    return About(said, bar.of_training(report.memory))
+    return About(f"Training {VERDICTS[report.memory.verdict]}")
 
 
-def _opened() -> None:
-    if name := (st.session_state.get("cards") or {}).get("opened"):
-        places.lead(about(name).view)
-        state.begin_with(sidebar.example(name))
+def _opened(name: str) -> None:
+    places.lead(about(name).view)
+    state.begin_with(sidebar.example(name))

@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from app import front, places, shared
+from app import places, shared
 from app.controls import Controls, Take
 from memcore import PlanError
 from memcore.errors import Issue
@@ -113,17 +112,16 @@ class Session:
     looks: dict[str, str] = field(default_factory=dict)  # by page, what it shows of the plan
     link_issues: list[Issue] = field(default_factory=list)
     fresh: bool = False  # it began without a plan in its address
-    edited: bool = False  # by a callback, since the last run began
     applied: list[tuple[Plan, Plan, str]] = field(default_factory=list)  # before, after, lever
     page: str = ""
-    taken: str = ""  # the press of a link that was followed last
-    led: tuple[str, str, int] | None = None  # from which view to which, and the run that did so
     query: Query = field(default_factory=dict)  # the address that was read or written last
     says: Says | None = None  # what it decodes to
     behind: bool = False  # whether the browser showed another when it asked for this run
     written: int = 0  # the run that wrote it
     known: dict[int, None] = field(default_factory=dict)  # all addresses so far, the newest last
     controls: Controls = field(default_factory=Controls)
+    later: tuple[Any, Callable[[], None]] | None = None  # what this run draws last, and where
+    rested: Plan | None = None  # the plan of which that was drawn last
 
     @property
     def pin(self) -> Plan | None:
@@ -139,14 +137,14 @@ class Session:
 
 def session() -> Session:
     """This session's; there is one from `begin` on."""
-    found: Session = front.values()["memplan"]
+    found: Session = st.session_state.memplan
     return found
 
 
 def begin(page: str) -> None:
     """Take what was chosen, and the plan from the address when somebody else changed it. Call
     before any widget."""
-    query = _asked()
+    query = {key: st.query_params.get_all(key) for key in st.query_params}
     if "memplan" not in st.session_state:
         s = Session(Plan(), page=page, fresh=not query)
         _load(s, query)
@@ -156,61 +154,22 @@ def begin(page: str) -> None:
         _go_on(session(), page, query)
 
 
-def _asked() -> Query:
-    """The address that this run is of."""
-    return {key: st.query_params.get_all(key) for key in st.query_params}
-
-
-def _seen(s: Session, behind: bool) -> int:
-    """The newest run of which a browser has something, that may show another address than ours."""
-    seen = s.controls.seen()
-    # Who has not the address of a run has nothing else of it either.
-    return min(seen, s.written - 1) if behind else seen
-
-
 def _go_on(s: Session, page: str, query: Query) -> None:
     """One more run of a session that there is already."""
     s.controls.run += 1
+    s.later = None
     s.behind = query != s.query
-    seen = _seen(s, s.behind)
+    seen = s.controls.seen()
     # A click in the navigation drops the query: the plan of this session goes on.
     moved = page != s.page and not query
     s.page = page
-    back = _went_back()
-    if (noted := front.went_back()) and not back and s.behind and not s.edited:
-        s.controls.pass_over(noted.changed)
+    # Who has drawn the run that wrote the newest address, and has another, went Back or Forward.
+    # Who has not may only not have heard of it, unless nobody here has ever seen that address.
+    if s.behind and not moved and (seen >= s.written or _named(query) not in s.known):
         _load(s, query)  # and then what was pressed there
-    edited = s.controls.chosen(seen) or s.edited
-    foreign = _named(query) not in s.known and not edited and not moved
-    if s.behind and (foreign or back):
-        _load(s, query)
-    s.edited = False
-
-
-def _went_back() -> bool:
-    """Whether Back or Forward is what this run is of, and nothing that was pressed since."""
-    context = get_script_run_ctx()
-    return bool(context and context.is_history_navigation)
-
-
-def led(here: str) -> str | None:
-    """The view that this run leads to from the one that it is of, or None: the one that was
-    pressed; and once more the last, where a browser that had not yet drawn it asks for the one that
-    was left, as with a message that was on its way."""
-    s, press = session(), places.pressed()
-    there: str | None = st.session_state.pop("leads", None)
-    if press not in ("", s.taken):
-        s.taken, there = press, places.address(press)
-    if there is not None:
-        s.led = here, there, s.controls.run
-    elif s.led and s.led[0] == here and s.controls.seen() <= s.led[2] and not _went_back():
-        there = s.led[1]
-    return None if there == here else there
-
-
-def leads() -> bool:
-    """Whether the next run of the whole page leads to another view."""
-    return "leads" in st.session_state or places.pressed() not in ("", session().taken)
+    elif s.behind:
+        seen = min(seen, s.written - 1)  # who has not the address has nothing else of that run
+    s.controls.chosen(seen)
 
 
 def publish() -> None:
@@ -230,11 +189,6 @@ def publish() -> None:
 def query() -> dict[str, str]:
     """The plan, and those beside it, as the query that every link to another view carries."""
     return {key: values[-1] for key, values in session().query.items() if key != LOOK}
-
-
-def address() -> str:
-    """The query of the address that the browser shows, or soon will."""
-    return urlencode(session().query, doseq=True)
 
 
 def _at(s: Session, query: Query, says: Says) -> None:
@@ -628,29 +582,6 @@ def control(key: str, value: Any, take: Take) -> str:
     return session().controls.show(key, value, take)
 
 
-def run() -> int:
-    """The number of this run of the page."""
-    return session().controls.run
-
-
-def whole_page_where_asked() -> None:
-    """In a fragment, before all else: draw the whole page where a press asks for more than the
-    fragment, another plan, the drawer or another view. A browser says in one message what was
-    done in a fragment and outside of it in one moment."""
-    if not alone():
-        return
-    s = session()
-    moved = s.edited or s.controls.moved(_seen(s, _asked() != s.query))
-    if moved or st.session_state.get("why_opens") or leads():
-        st.rerun()
-
-
-def alone() -> bool:
-    """Whether this run is of a fragment alone, and not of the whole page."""
-    context = get_script_run_ctx()
-    return bool(context and context.fragment_ids_this_run)
-
-
 def drawn() -> None:
     """The run has drawn all there is. Call it last."""
     session().controls.drawn()
@@ -659,7 +590,7 @@ def drawn() -> None:
 def change(changes: Mapping[str, Any]) -> None:
     """Change fields of the draft; the plan follows when the draft is valid."""
     s = session()
-    s.edited, s.link_issues = True, []
+    s.link_issues = []
     s.draft = _with(s.draft, changes)
     try:
         _accept(s, Plan.of(s.draft))
@@ -723,7 +654,6 @@ def use_model(config: Mapping[str, Any] | PlanError) -> None:
     """Switch to a config.json that somebody gave; one that is no model leaves the draft alone. That
     of what guesses tokens for a model guesses them for this one."""
     s = session()
-    s.edited = True
     before = s.draft
     if isinstance(config, PlanError):
         s.problems = config.issues
@@ -751,7 +681,6 @@ def open_files(texts: Sequence[Text]) -> None:
     where they name no model, of the chosen one; and what they do not say. What is no plan leaves
     the draft alone."""
     s = session()
-    s.edited = True
     before = plan()
     gpu = before.cluster.gpu
     try:
@@ -783,12 +712,11 @@ def open_files(texts: Sequence[Text]) -> None:
 def open_link(address: str) -> None:
     """Show what a link says that somebody pasted."""
     s = session()
-    s.edited = True
     link = urlsplit(address.strip())
     _load(s, parse_qs(link.query, keep_blank_values=True))
-    s.says = None  # the address bar has another
+    s.says, s.written = None, s.controls.run + 1  # the address bar has another until the next run
     view = link.path.rpartition("/")[2]
-    if view in front.VIEWS:
+    if view in places.ADDRESSES:
         places.lead(view)
     else:
         places.lead_to(s.plan, s.page)
@@ -822,7 +750,7 @@ def begin_with(plan: Plan) -> None:
 
 
 def _replace(s: Session, plan: Plan) -> None:
-    s.edited, s.link_issues = True, []
+    s.link_issues = []
     _accept(s, plan)
 
 
@@ -858,7 +786,7 @@ def measure(seconds: float, size: int) -> None:
     """Keep that a step of the plan on the page took so long, and so many bytes at its peak (0: not
     known)."""
     s = session()
-    s.edited, s.measured = True, Measured(s.plan, seconds, size)
+    s.measured = Measured(s.plan, seconds, size)
 
 
 def use_snapshot(data: bytes) -> None:
@@ -892,7 +820,7 @@ def bench(token: float, first: float) -> None:
     """Keep that the server of the plan on the page took so many seconds per token, and so many to
     the first one; 0: not known."""
     s = session()
-    s.edited, s.benched = True, Measured(closed(s.plan), token=token, first=first)
+    s.benched = Measured(closed(s.plan), token=token, first=first)
     st.session_state.bench_issues = ()
 
 
@@ -907,7 +835,7 @@ def use_bench(text: str) -> None:
         return
     st.session_state.bench_issues = ()
     replace(found.plan)
-    s.edited, s.benched, s.adjusted = True, found, told
+    s.benched, s.adjusted = found, told
     s.adjusted_to = "the benchmark"
 
 
@@ -920,19 +848,18 @@ def bench_issues() -> Sequence[Issue]:
 def forget_bench() -> None:
     """Back to predictions alone."""
     s = session()
-    s.edited, s.benched = True, None
+    s.benched = None
 
 
 def forget_measured() -> None:
     """Back to predictions alone."""
     s = session()
-    s.edited, s.measured = True, None
+    s.measured = None
 
 
 def pin() -> None:
     """Keep the plan as it is beside those that are kept already, if there is room for it."""
     s = session()
-    s.edited = True
     if can_pin():
         s.pins = (*s.pins, Pin(s.plan, s.name))
 
@@ -940,7 +867,6 @@ def pin() -> None:
 def pin_levers(most: int) -> None:
     """Keep the plan, and beside it so many of its best changes that fit, named after them."""
     s = session()
-    s.edited = True
     others = [Pin(lever.plan, _short(lever.label)) for lever in levers() if lever.fits]
     s.pins = (Pin(s.plan, s.name), *others[:most])[: len(PINS)]
 
@@ -953,7 +879,6 @@ def _short(label: str) -> str:
 def unpin(i: int | None = None) -> None:
     """Let go the plan that was pinned as number `i`, or all of them."""
     s = session()
-    s.edited = True
     s.pins = tuple(pin for n, pin in enumerate(s.pins) if i is not None and n != i)
 
 
@@ -973,7 +898,7 @@ def take(i: int) -> None:
 def rename(i: int | None, name: str) -> None:
     """Call a pinned plan so, or the one on the page."""
     s = session()
-    s.edited, name = True, name_of(name)
+    name = name_of(name)
     if i is None:
         s.name = name
     else:
@@ -983,7 +908,6 @@ def rename(i: int | None, name: str) -> None:
 def look(text: str) -> None:
     """Let the address say what this page shows of the plan."""
     s = session()
-    s.edited = True
     if text:
         s.looks[s.page] = text[:MOST_LOOK]
     else:

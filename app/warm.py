@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import sys
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -22,6 +26,22 @@ COLLECTED = 20_000, 10, 20
 # beside it.
 SWITCHED = 0.001
 M_ARENA_MAX = -8  # of glibc's mallopt
+
+
+_bound = threading.Event()
+
+
+@contextlib.asynccontextmanager
+async def lifespan(app: Any) -> AsyncIterator[None]:
+    """Says that the server has its port; it starts to answer now."""
+    _bound.set()
+    yield
+
+
+def port() -> int:
+    """The port that this server has; waits until it has one."""
+    _bound.wait()
+    return int(st.get_option("server.port"))
 
 
 def one_heap() -> None:

@@ -35,18 +35,12 @@ def opened(path: str, of: Plan | None = None) -> None:
     s.why, s.why_opens, s.why_deeper, s.why_of = [path], True, False, of
 
 
-def asked(key: str, of: Plan | None = None) -> None:
-    """A callback of a component: the number whose path it says."""
-    if path := (st.session_state.get(key) or {}).get("why"):
-        opened(path, of)
-
-
 def figure(path: str, help: str) -> Any:
     """A place whose whole surface is a button that explains the number in it."""
     place = st.container(key=f"figure_{path}", gap=None)
     place.button(
         "why?",
-        key=f"why_{path}",
+        key=f"why_figure_{path}",
         on_click=opened,
         args=(path,),
         type="tertiary",

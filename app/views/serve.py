@@ -20,7 +20,7 @@ if report.serve:
         with st.container():
             st.markdown("##### How far it can go")
             parts.latency_targets()
-            rest.when_over(serving.furthest, serving.coming)
+            rest.later(serving.furthest, serving.coming)
         with st.container():
             st.markdown("##### Memory of one serving GPU")
             lines = tables.serving(report.serve, plan.serve.concurrency)

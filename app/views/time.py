@@ -2,14 +2,14 @@
 
 import streamlit as st
 
-from app import charts, measured, parts, start, state, tables
+from app import charts, measured, parts, sidebar, start, state, tables
 from memcore.units import count_text
 
 report, plan = state.report(), state.plan()
 
 if report.time and report.run:
     st.markdown(f"##### The whole run: {count_text(plan.run.tokens)} tokens")
-    start.goal()
+    sidebar.run_goal()
     parts.run_figures(report.run)
     start.booked()
     measured.section()

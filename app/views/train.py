@@ -38,8 +38,6 @@ if report.memory:
         parts.download("Over time (CSV)", over_time, "memplan-over-time.csv")
         parts.download("Instants (CSV)", instants, "memplan-timeline.csv")
     parts.folded("Instant by instant", parts.instants, report.memory)
-    if state.fresh():
-        start.cards()
     with st.container(key="halves"):
         with st.container():
             st.markdown("##### By consumer")
@@ -63,8 +61,10 @@ if report.memory:
                 columns=("name", "size", "why", "shape", "count", "dtype"),
             )
             parts.small("All of them, with lifetime and source, are at *Every tensor*.")
+    if state.fresh():
+        parts.folded("Worked plans", start.cards)
     parts.folded("Overhead outside the allocator", parts.overheads, report.memory)
     with place:
-        rest.when_over(levers.advice, levers.coming)
+        rest.later(levers.advice, levers.coming)
 else:
     parts.absent("Memory")

@@ -52,7 +52,6 @@ def _path(text: str) -> str:
 def _app(args: argparse.Namespace) -> int:
     """Serve app/main.py, which lies beside this package, and open it."""
     import threading
-    from pathlib import Path
 
     try:
         _check_address(args.host, args.port)
@@ -61,24 +60,25 @@ def _app(args: argparse.Namespace) -> int:
         return fail(f"cannot serve on {at}: {e.strerror or e}; try another --port", status=1)
     browser = not args.no_browser and _has_display()
     opened = f"{args.base_path}{opened_at(args)}"
-    threading.Thread(target=_announce, args=(args.host, args.base_path, opened, browser),
-                     daemon=True).start()  # fmt: skip
+    threading.Thread(
+        target=_announce, args=(args.host, args.base_path, opened, browser), daemon=True
+    ).start()
 
-    from streamlit.web import cli
+    from app import main
 
-    flags = {
-        "server.address": args.host,
-        # Without one Streamlit takes the first free port from FIRST_PORT on.
-        **({"server.port": args.port} if args.port else {}),
-        **({"server.baseUrlPath": args.base_path} if args.base_path else {}),
-        "server.headless": "true",  # no question about an e-mail address; we open the browser
-        "browser.gatherUsageStats": "false",
-        "logger.hideWelcomeMessage": "true",
-    }
-    given = [f"--{k}={v}" for k, v in flags.items()]
-    given += [f"--server.allowedHosts={name}" for name in names(args.host, args.allow)]
-    script = Path(__file__).resolve().parents[2] / "app" / "main.py"
-    cli.main(["run", str(script), *given], prog_name="memplan")
+    sys.argv = [main.__file__]  # beside which Streamlit looks for its settings
+    main.server.run(
+        config={
+            "server.address": args.host,
+            # Without one Streamlit takes the first free port from FIRST_PORT on.
+            **({"server.port": args.port} if args.port else {}),
+            "server.baseUrlPath": args.base_path,
+            "server.headless": True,  # no question about an e-mail address; we open the browser
+            "server.allowedHosts": names(args.host, args.allow),
+            "browser.gatherUsageStats": False,
+            "logger.hideWelcomeMessage": True,
+        }
+    )
     return 0
 
 
@@ -135,11 +135,10 @@ def _announce(host: str, base: str, opened: str, open_browser: bool) -> None:
     import time
     import urllib.request
 
-    from app import front
+    from app import warm
 
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    server = f"http://{f'[{here}]' if ':' in here else here}:{front.port()}"
-    url = f"{server}{opened}"
+    server = f"http://{f'[{here}]' if ':' in here else here}:{warm.port()}"
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
         try:
@@ -147,6 +146,7 @@ def _announce(host: str, base: str, opened: str, open_browser: bool) -> None:
             break
         except OSError:
             time.sleep(0.1)
+    url = f"{server}{opened}"
     print(f"Memplan is at {url} (Ctrl-C stops it)", flush=True)
     if open_browser:
         import webbrowser

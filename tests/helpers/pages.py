@@ -30,7 +30,7 @@ VIEWS = (
     "compare",
     *PROOF,
 )
-rest.QUIET_MS = 0  # no browser would say that the plan rests
+rest.QUIET = 0  # nothing waits
 APP = Path(importlib.import_module("app").__file__ or "").parent
 
 
@@ -78,38 +78,24 @@ def metrics(at: AppTest) -> dict[str, str]:
 
 def figures(at: AppTest) -> dict[str, str]:
     """What can be asked why, by its path in the Report."""
-    asked = {b.key.removeprefix("why_"): b.label for b in at.button if (b.key or "")[:4] == "why_"}
-    buttons = {path: re.sub(r"[\\\\\u200b]", "", label) for path, label in asked.items()}
-    in_lines = {item["path"]: _text(item) for item in lines(at) if "path" in item}
-    return in_lines | buttons
-
-
-def lines(at: AppTest) -> list[dict[str, str]]:
-    """The pieces of the lines of figures on top, in order."""
-    drawn = [json.loads(c.proto.json) for c in at.get("bidi_component")
-             if c.proto.component_name.endswith("memplan_line")]  # fmt: skip
-    return [item for line in drawn for item in line["items"]]
+    asked = {b.key.removeprefix("why_"): b.label for b in at.button if (b.key or "")[:4] == "why_"
+             and not b.key.startswith("why_figure_")}  # fmt: skip
+    return {path: _plain(label) for path, label in asked.items()}
 
 
 def texts(at: AppTest) -> str:
     """What the page says, in markdown and in lines of figures."""
-    return "\n".join([*(m.value for m in at.markdown), *map(_text, lines(at))])
+    return "\n".join([*(m.value for m in at.markdown), *figures(at).values()])
 
 
-def _text(item: dict[str, str]) -> str:
-    """As markdown has it."""
-    return (f"**{item['bold']}**" if "bold" in item else "") + item["text"]
+def _plain(text: str) -> str:
+    """Markdown's text without its marks and escapes."""
+    return re.sub(r"[\\\u200b]|\*\*", "", text)
 
 
 def ask_why(at: AppTest, path: str) -> None:
-    """Press a figure. That of a line is a component's, whose callback does the same."""
-    if path in {item.get("path") for item in lines(at)}:
-        state = {"why": [path], "why_opens": True, "why_deeper": False, "why_of": None}
-        for key, value in state.items():
-            at.session_state[key] = value
-        at.run()
-    else:
-        at.button(key=f"why_{path}").click().run()
+    """Press a figure."""
+    at.button(key=f"why_{path}").click().run()
 
 
 def verdict(at: AppTest) -> str:

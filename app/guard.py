@@ -30,8 +30,9 @@ class KnownHosts:
             return
         headers, names = Headers(scope=scope), st.get_option("server.allowedHosts")
         host = headers.get("host", "")
-        origin = urlsplit(headers.get("origin", "")).netloc
-        if is_known(host, names) and (origin in ("", host) or is_known(origin, names)):
+        origin = headers.get("origin")
+        page = None if origin is None else urlsplit(origin).netloc
+        if is_known(host, names) and (page in (None, host) or is_known(page or "", names)):
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})

@@ -31,7 +31,6 @@ TOGETHER = {  # parts of a phase that trains or serves
     "kv_cache": KV_CACHE[1],
 }
 # What why.css draws around each area, on the light page and on the dark: how much of which ink.
-EDGES = {"light": ("#000000", 0.45), "dark": ("#FFFFFF", 0.4)}
 MORE, LESS = ("#D55E00", 1), ("#0072B2", -1)  # what a change adds and takes, with its sign
 CAPACITY = "#E5484D"
 TIGHT = "#B37B00"  # a point of a plan that may fit

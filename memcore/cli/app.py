@@ -60,11 +60,11 @@ def _app(args: argparse.Namespace) -> int:
         return fail(f"cannot serve on {at}: {e.strerror or e}; try another --port", status=1)
     browser = not args.no_browser and _has_display()
     opened = f"{args.base_path}{opened_at(args)}"
+    from app import main
+
     threading.Thread(
         target=_announce, args=(args.host, args.base_path, opened, browser), daemon=True
     ).start()
-
-    from app import main
 
     sys.argv = [main.__file__]  # beside which Streamlit looks for its settings
     main.server.run(

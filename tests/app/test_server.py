@@ -166,6 +166,17 @@ def test_the_names_that_a_server_answers_to() -> None:
     assert not {"*", "0.0.0.0"} & set(every)
 
 
+HEAPS = """
+import ctypes, sys, threading
+from app import warm
+if "one" in sys.argv:
+    warm.one_heap()
+thread = threading.Thread(target=lambda: [bytes(1000) for _ in range(1000)])
+thread.start(); thread.join()
+ctypes.CDLL(None).malloc_stats()
+"""
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc alone")
 def test_all_threads_take_memory_from_one_heap() -> None:
     for asked, heaps in (("", 2), ("one", 1)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,24 +77,28 @@ def metrics(at: AppTest) -> dict[str, str]:
 
 def figures(at: AppTest) -> dict[str, str]:
     """What can be asked why, by its path in the Report."""
-    asked = {b.key.removeprefix("why_"): b.label for b in at.button if (b.key or "")[:4] == "why_"
-             and not b.key.startswith("why_figure_")}  # fmt: skip
-    return {path: _plain(label) for path, label in asked.items()}
+    asked = {b.key: b.label for b in at.button if (b.key or "").startswith("why_")}
+    return {_path(key): _plain(label) for key, label in asked.items()}
+
+
+def _path(key: str) -> str:
+    return key.removeprefix("why_").removeprefix("figure_")
 
 
 def texts(at: AppTest) -> str:
     """What the page says, in markdown and in lines of figures."""
-    return "\n".join([*(m.value for m in at.markdown), *figures(at).values()])
+    return "\n".join([*(_plain(m.value, "\\") for m in at.markdown), *figures(at).values()])
 
 
-def _plain(text: str) -> str:
-    """Markdown's text without its marks and escapes."""
-    return re.sub(r"[\\\u200b]|\*\*", "", text)
+def _plain(text: str, marks: str = r"\\*") -> str:
+    """Markdown's text without its escapes, and without what makes it bold."""
+    return text.translate(dict.fromkeys(map(ord, f"{marks}\u200b")))
 
 
 def ask_why(at: AppTest, path: str) -> None:
     """Press a figure."""
-    at.button(key=f"why_{path}").click().run()
+    key = next(b.key for b in at.button if b.key and _path(b.key) == path)
+    at.button(key=key).click().run()
 
 
 def verdict(at: AppTest) -> str:

@@ -309,8 +309,6 @@ def _search(plan: Plan, now: Asked) -> None:
 # --- on which GPUs -------------------------------------------------------------------------------
 
 
-
-
 def _gpus(plan: Plan, now: Asked) -> None:
     parts.latency_targets()
     st.segmented_control(

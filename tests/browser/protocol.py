@@ -3,11 +3,9 @@ what the server says only when a test lets it."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
-from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -23,19 +21,15 @@ class Tab:
     """One tab. It holds an address and the widgets' values, as they were when it last listened."""
 
     def __init__(self, url: str, query: str) -> None:
-        address = url.replace("http", "ws", 1) + "/_stcore/stream?in_one_frame"
+        address = url.replace("http", "ws", 1) + "/_stcore/stream"
         self.opening = connect(address, subprotocols=["streamlit"], max_size=None, compression=None)
         self.query = query
         self.page = self.entry = ""  # hashes: of the view, and of the script that draws all of them
         self.ended: list[int] = []  # of each run since something was sent: how it ended
         self.ids: dict[str, str] = {}  # of widgets, by their labels
         self.shown: dict[str, tuple[str, Any]] = {}  # by their ids: the kind of value, the value
-        self.fragments: dict[str, str] = {}  # by their ids, what is drawn again alone
-        self.fragment = ""  # that of the widget that was changed last
-        self.components: dict[str, str] = {}  # ids by their names
+        self.pages: dict[str, str] = {}  # hashes of all views, by their addresses
         self.said: list[str] = []  # headings, in the order in which they came
-        self.waits: tuple[str, str, int] | None = None  # what tells that the plan rests, of a run
-        self.unheard: deque[ForwardMsg] = deque()  # of a frame
 
     def __enter__(self) -> Self:
         self.socket = self.opening.__enter__()
@@ -56,7 +50,6 @@ class Tab:
         message.rerun_script.query_string = self.query
         message.rerun_script.page_script_hash = self.page
         message.rerun_script.page_name = page_name
-        message.rerun_script.fragment_id, self.fragment = self.fragment, ""
         for widget, (kind, value) in self.shown.items():
             state = message.rerun_script.widget_states.widgets.add(id=widget)
             if kind.endswith("array_value"):
@@ -66,29 +59,13 @@ class Tab:
         self.ended = []
         self.socket.send(message.SerializeToString())
 
-    def rest(self) -> bool:
-        """Say that nobody has changed the plan for a moment, as rest.js does, where the page asks
-        for it; whether it does."""
-        if self.waits is None:
-            return False
-        component, self.fragment, run = self.waits
-        trigger = f"$$STREAMLIT_INTERNAL_KEY_{component}__events"
-        said = json.dumps([{"event": "over", "value": run}])
-        self.shown[trigger] = ("json_trigger_value", said)
-        self.send()
-        del self.shown[trigger]
-        self.waits = None
-        return True
-
     def follow(self, link: str) -> None:
         """Press a link of the navigation; `send` then tells the server."""
-        pressed = json.dumps({"go": f"{link} {time.monotonic()}"})
-        self.shown[self.components["memplan_places"]] = ("json_value", pressed)
+        self.page, self.query = self.pages[link], ""
 
     def choose(self, label: str, value: Any) -> None:
         """Change what a widget shows, as a hand would; `send` then tells the server."""
         kind, _ = self.shown[self.ids[label]]
-        self.fragment = self.fragments[self.ids[label]]
         self.shown[self.ids[label]] = (kind, [value] if kind.endswith("array_value") else value)
 
     def value(self, label: str) -> Any:
@@ -115,9 +92,7 @@ class Tab:
 
     def _next(self, seconds: float) -> ForwardMsg:
         """The next message. Raises TimeoutError where none comes in time."""
-        if not self.unheard:
-            self.unheard.extend(rig.messages(self.socket.recv(timeout=seconds, decode=False)))
-        return self.unheard.popleft()
+        return ForwardMsg.FromString(self.socket.recv(timeout=seconds, decode=False))
 
     def begins(self) -> None:
         """Take in what the server says, until a run begins."""
@@ -137,25 +112,23 @@ class Tab:
             self.ended.append(message.script_finished)
         elif kind == "navigation":
             self.page = message.navigation.page_script_hash
+            self.pages = {
+                one.url_pathname: one.page_script_hash for one in message.navigation.app_pages
+            }
         elif kind == "page_info_changed":
             self.query = message.page_info_changed.query_string
         elif kind == "delta" and message.delta.WhichOneof("type") == "new_element":
-            self._draw(message.delta.new_element, message.delta.fragment_id)
+            self._draw(message.delta.new_element)
 
-    def _draw(self, element: Any, fragment: str) -> None:
+    def _draw(self, element: Any) -> None:
         kind = element.WhichOneof("type")
         drawn = getattr(element, kind)
         if kind == "exception":
             raise AssertionError(f"{drawn.type}: {drawn.message}")
-        if kind == "bidi_component":
-            self.components[drawn.component_name] = drawn.id
-            if drawn.component_name == "memplan_rest":
-                self.waits = drawn.id, fragment, json.loads(drawn.json)["run"]
         if kind == "markdown" and drawn.body.startswith("####"):
             self.said.append(re.sub(r"[\\\u200b#*]", "", drawn.body).strip())
         if kind in READ:
             self.ids[drawn.label] = drawn.id
-            self.fragments[drawn.id] = fragment
             if drawn.set_value or drawn.id not in self.shown:
                 self.shown[drawn.id] = READ[kind](drawn)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Error, Page, expect
+from playwright.sync_api import Error, Page
 
 import rig
 from app import palette
@@ -32,16 +32,16 @@ from memcore.units import (
 PROOF = ("accuracy",)  # about Memplan, and no plan
 VIEWS = ("train", "time", "tiers", "ledger", "serve", "stream", "rates", "together", *PROOF)
 SERVING = ("serve", "stream", "rates")
-LINKS = {  # which place and which of what is inside it lead to a view
-    "train": ("Train", "Memory"),
-    "time": ("Train", "Time"),
-    "tiers": ("Train", "Tiers"),
-    "ledger": ("Train", "Every tensor"),
-    "serve": ("Serve", "Memory"),
-    "stream": ("Serve", "Requests"),
-    "rates": ("Serve", "Arrival rates"),
-    "together": ("RL", ""),
-    "accuracy": ("Proof", ""),
+LINKS = {  # which place leads to a view, and what inside of it
+    "train": ("", "Train"),
+    "time": ("Training in detail", "Time"),
+    "tiers": ("Training in detail", "Tiers"),
+    "ledger": ("Training in detail", "Every tensor"),
+    "serve": ("", "Serve"),
+    "stream": ("Serving in detail", "Requests"),
+    "rates": ("Serving in detail", "Arrival rates"),
+    "together": ("", "RL"),
+    "accuracy": ("", "Proof"),
 }
 VERDICTS = {"fits": " fits: ", "tight": " may fit: ", "over": " not fit: "}
 
@@ -86,19 +86,15 @@ def addressed(page: Page) -> Plan:
 
 
 def view(page: Page) -> str:
-    here = urlsplit(page.url).path.strip("/") or VIEWS[0]
-    return VIEWS[0] if here == "timeline" else here  # an old address of it
+    return urlsplit(page.url).path.strip("/") or VIEWS[0]
 
 
 def go(page: Page, there: str) -> None:
     """To a view by the links that lead to it."""
     place, inside = LINKS[there]
-    link = page.locator(".st-key-navigation").get_by_role("link", name=place, exact=True)
-    link.click()
-    if inside:
-        # Until it is open, what is inside another stands there: Train and Serve have a Memory each.
-        expect(link).to_have_attribute("aria-current", "page")
-        page.locator(".st-key-inside").get_by_role("link", name=inside, exact=True).click()
+    if place:
+        page.get_by_test_id("stHeader").get_by_text(place, exact=True).click()
+    page.get_by_role("link", name=inside, exact=True).first.click()
 
 
 def header(report: Report) -> dict[str, str]:

@@ -184,8 +184,7 @@ class Watch:
         self._asked(socket.url)
         runs = RUNS.setdefault(page, Runs())
         runs.ended = runs.begun  # of a run at the address before no end will be heard
-        apart = messages if "in_one_frame" in socket.url else one  # of a page without a front
-        socket.on("framereceived", lambda frame: runs.heard(apart(frame)))
+        socket.on("framereceived", lambda frame: runs.heard(messages(frame)))
 
     def forget(self) -> None:
         self.errors.clear()
@@ -219,23 +218,14 @@ IDLE = """() => {
   return app
     && app.getAttribute('data-test-connection-state') === 'CONNECTED'
     && app.getAttribute('data-test-script-state') === 'notRunning'
-    && !document.querySelector('[data-testid="stSkeleton"], .st-key-rest');
+    && !document.querySelector('[data-testid="stSkeleton"]');
 }"""
 
 
-def one(frame: str | bytes) -> Iterator[ForwardMsg]:
-    """What the server says in a frame to whoever does not ask for more in one."""
+def messages(frame: str | bytes) -> Iterator[ForwardMsg]:
+    """What the server says in a frame."""
     if isinstance(frame, bytes):
         yield ForwardMsg.FromString(frame)
-
-
-def messages(frame: str | bytes) -> Iterator[ForwardMsg]:
-    """What the server says in a frame, as front.js takes it apart."""
-    assert isinstance(frame, bytes)
-    at = 0
-    while at < len(frame):
-        first, at = at + 4, at + 4 + int.from_bytes(frame[at : at + 4], "big")
-        yield ForwardMsg.FromString(frame[first:at])
 
 
 @dataclass

@@ -13,10 +13,8 @@ import pytest
 import reading
 from playwright.sync_api import Locator, Page, expect
 from protocol import Tab
-from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 import rig
-from app import rest
 from memcore.models import catalog
 from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan
@@ -87,51 +85,19 @@ def test_a_message_that_knows_nothing_of_an_edit_does_not_undo_it(
         assert tab.value("Micro-batch (sequences)") == "1"
 
 
-@pytest.mark.parametrize("of_fragment", [False, True])
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 1.0])
-def test_a_message_from_the_view_before_does_not_lead_back_to_it(
-    server: rig.Server, seconds: float, of_fragment: bool
-) -> None:
-    """As that of the moment in which a plan rests, on its way when a link is pressed."""
+def test_an_edit_just_before_a_link_goes_with_it(server: rig.Server, seconds: float) -> None:
     with Tab(server.url, "v=1") as tab:
         tab.send()
         tab.listen()
-        before = tab.page
-        tab.follow("tiers")
+        tab.choose("Micro-batch (sequences)", "4")
         tab.send()
         time.sleep(seconds)
-        if of_fragment:
-            tab.fragment = tab.fragments[tab.ids["Micro-batch (sequences)"]]
-            assert tab.fragment
+        tab.follow("tiers")
         tab.send()
         tab.listen()
-        assert tab.page != before
-
-
-def test_a_change_in_a_fragment_that_is_gone_is_answered(server: rig.Server) -> None:
-    with Tab(server.url, "mb=3") as tab:
-        tab.send()
-        tab.listen()
-        tab.choose("Micro-batch (sequences)", "4")
-        tab.fragment = "gone"
-        tab.send()
-        assert tab.listen(until=time.monotonic() + 60), "no run ends"
+        assert tab.page == tab.pages["tiers"]
         assert decoded(tab.query).train.micro_batch == 4
-
-
-def test_a_number_draws_the_body_alone_also_where_the_page_is_named_otherwise(
-    server: rig.Server,
-) -> None:
-    """Streamlit then forgets what was folded and is not on the page that it draws."""
-    with Tab(server.url, "mb=3") as tab:
-        tab.send()
-        tab.listen()
-        for batch in ("4", "8"):
-            tab.page = tab.entry
-            tab.choose("Micro-batch (sequences)", batch)
-            tab.send()
-            tab.listen()
-            assert tab.ended == [ForwardMsg.FINISHED_FRAGMENT_RUN_SUCCESSFULLY]
 
 
 def test_an_old_address_is_read_again_only_by_going_back_to_it(server: rig.Server) -> None:
@@ -139,10 +105,6 @@ def test_an_old_address_is_read_again_only_by_going_back_to_it(server: rig.Serve
         tab.send()
         tab.listen()
         tab.choose("Micro-batch (sequences)", "4")
-        tab.send()
-        tab.listen()
-        assert decoded(tab.query).train.micro_batch == 4
-        tab.query = "mb=3"
         tab.send()
         tab.listen()
         assert decoded(tab.query).train.micro_batch == 4
@@ -155,60 +117,6 @@ def test_an_old_address_is_read_again_only_by_going_back_to_it(server: rig.Serve
         tab.send()
         tab.listen()
         assert decoded(tab.query).train.micro_batch == 4
-
-
-def test_a_number_that_is_typed_as_the_plan_rests_is_taken(server: rig.Server) -> None:
-    """A browser says both in one message, and names the fragment of one of them."""
-    with Tab(server.url, "mb=3") as tab:
-        tab.send()
-        tab.listen()
-        tab.choose("Micro-batch (sequences)", "4")
-        assert tab.rest()
-        tab.listen()
-        assert decoded(tab.query).train.micro_batch == 4
-        assert tab.rest()  # the new plan has not rested
-
-
-def test_what_is_pressed_while_back_waits_is_done_where_back_leads(server: rig.Server) -> None:
-    """What was chosen before is undone, also where its run was broken off before it was taken."""
-    for _ in range(3):
-        with Tab(server.url, "mb=3") as tab:
-            tab.send()
-            tab.listen()
-            tab.choose("Micro-batch (sequences)", "4")
-            tab.send()
-            tab.listen()
-            tab.choose("Micro-batch (sequences)", "5")
-            tab.send()
-            tab.begins()
-            tab.query = "mb=3"
-            tab.send(went_back=True)  # waits for the run before
-            tab.choose("Sequence length, typed", 2000)
-            tab.send()
-            tab.listen()
-            found = decoded(tab.query).train
-            assert (found.micro_batch, found.seq_len) == (3, 2000)
-            assert tab.value("Micro-batch (sequences)") == "3"
-
-
-def test_back_leads_back_though_something_is_pressed_as_its_run_begins(
-    server: rig.Server,
-) -> None:
-    """The run is broken off before it has read the address; the next one must read it."""
-    with Tab(server.url, "mb=3") as tab:
-        tab.send()
-        tab.listen()
-        for choice in ("4", "5", "6"):
-            tab.choose("Micro-batch (sequences)", choice)
-            tab.send()
-            tab.listen()
-            tab.query = "mb=3"
-            tab.send(went_back=True)
-            tab.begins()
-            tab.query = "mb=3"
-            tab.send()
-            tab.listen()
-            assert decoded(tab.query).train.micro_batch == 3
 
 
 def test_an_address_that_nobody_here_wrote_is_read(server: rig.Server) -> None:
@@ -310,33 +218,11 @@ def test_back_and_a_click_soon_after(open_app: Open, gap: int) -> None:
         shows(page, decoded(f"mb={batch}"))
 
 
-BACK_BEFORE_THE_PLAN_RESTS = """quiet => new Promise(done => {
-  const send = WebSocket.prototype.send, held = [];
-  const armed = setInterval(() => {
-    if (!document.querySelector('.st-key-rest') || !location.search.includes('mb=3')) return;
-    clearInterval(armed);
-    WebSocket.prototype.send = function (data) { held.push(() => send.call(this, data)); };
-    history.back();
-    const said = setInterval(() => {  // Back's own message, however long it takes
-      if (!held.length) return;
-      clearInterval(said);
-      setTimeout(() => {
-        WebSocket.prototype.send = send;
-        held.forEach(message => message());
-        done(held.length);
-      }, 2 * quiet);
-    }, 5);
-  }, 5);
-})"""
-
-
 def test_back_before_the_plan_rests(open_app: Open) -> None:
-    """On a slow line: the server gets in one moment all that the browser says in so long, and takes
-    it for one message. It must be that of Back alone."""
     page = open_app("/?mb=2", moves=True)
     reading.agrees(page)
-    rig.settled(page)
-    slider(page).evaluate("e => e.focus({preventScroll: true})")
-    page.keyboard.press("ArrowRight")
-    assert page.evaluate(BACK_BEFORE_THE_PLAN_RESTS, rest.QUIET_MS) == 1
+    slider(page).press("ArrowRight")
+    page.wait_for_url(lambda url: reading.plan_at(url).train.micro_batch == 3)
+    expect(slider(page)).to_have_attribute("aria-valuetext", "3")
+    page.go_back()
     shows(page, decoded("mb=2"))

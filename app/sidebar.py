@@ -8,6 +8,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Any
 
@@ -437,10 +438,12 @@ def _model_chosen(text: str | None) -> None:
     elif _is_size(text):
         state.use_model({"size": text.strip()})
     else:
-        said = (
-            f"no preset is called {shown(text)}; paste its config.json, or type a size such as 7B"
-        )
-        state.use_model(PlanError([Issue("model", said)]))
+        said = f"no model is called {shown(text)}"
+        near = nearest_models(text)
+        if near:
+            said += f"; near are {', '.join(map(_model_label, near))}"
+        said += "; paste its config.json, or type a size such as 7B"
+        state.use_model(PlanError([Issue("model", said)]), near)
 
 
 def model_named(text: str) -> str:
@@ -453,6 +456,20 @@ def model_named(text: str) -> str:
         return ""
     found = {name for label, name in _by_label().items() if words in label}
     return found.pop() if len(found) == 1 else preset(words.replace(" ", "-"))
+
+
+MOST_NEAR = 4  # models that are suggested
+TELLS_NOTHING = frozenset(("instruct", "chat", "it", "hf"))  # how a model was tuned
+
+
+def nearest_models(text: str) -> list[str]:
+    """The presets whose labels have all words of a text, or else are spelled nearly like it; the
+    shortest first."""
+    words = [w for w in re.split(r"[\s/_:,-]+", text.lower()) if w and w not in TELLS_NOTHING]
+    labels = {re.sub(r"[^a-z0-9.]", "", label): name for label, name in _by_label().items()}
+    hits = [label for label in labels if words and all(word in label for word in words)]
+    near = sorted(hits, key=len) or get_close_matches("".join(words), labels, MOST_NEAR)
+    return list(dict.fromkeys(labels[label] for label in near))[:MOST_NEAR]
 
 
 def _is_size(text: str) -> bool:

@@ -103,6 +103,7 @@ class Session:
     draft: dict[str, Any] = field(default_factory=dict)
     problems: tuple[Issue, ...] = ()
     asked: tuple[str, ...] = ()  # fields that were set since the draft was last a plan
+    suggested: Sequence[str] = ()  # models that may have been meant
     adjusted: list[Issue] = field(default_factory=list)
     adjusted_to: str = ""
     pins: tuple[Pin, ...] = ()
@@ -249,7 +250,7 @@ def _load(s: Session, query: Query) -> None:
 def _accept(s: Session, plan: Plan) -> None:
     if plan != s.plan:
         s.name = ""  # it was another's
-    s.plan, s.draft, s.problems = plan, plan.document(), ()
+    s.plan, s.draft, s.problems, s.suggested = plan, plan.document(), (), ()
     s.asked, s.adjusted = (), []
 
 
@@ -543,6 +544,11 @@ def problems() -> tuple[Issue, ...]:
     return session().problems
 
 
+def suggested() -> Sequence[str]:
+    """Models that may have been meant by what is no model's name."""
+    return session().suggested
+
+
 def asked() -> tuple[str, ...]:
     """Fields that were set since the draft was last a plan."""
     return session().asked
@@ -650,13 +656,14 @@ def change_with_followers(changes: Mapping[str, Any]) -> None:
 GUESSES = 3  # tokens that a head guesses where nobody says how many
 
 
-def use_model(config: Mapping[str, Any] | PlanError) -> None:
-    """Switch to a config.json that somebody gave; one that is no model leaves the draft alone. That
-    of what guesses tokens for a model guesses them for this one."""
+def use_model(config: Mapping[str, Any] | PlanError, near: Sequence[str] = ()) -> None:
+    """Switch to a config.json that somebody gave; one that is no model leaves the draft alone, and
+    those that are `near` are suggested. That of what guesses tokens for a model guesses them for
+    this one."""
     s = session()
     before = s.draft
     if isinstance(config, PlanError):
-        s.problems = config.issues
+        s.problems, s.suggested = config.issues, near
         return
     changes: dict[str, Any] = {"model": config}
     if family_of(config):

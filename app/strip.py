@@ -13,6 +13,7 @@ from app import report as one_page
 from app.fields import in_words
 from app.line import Item
 from app.text import VERDICTS, plain
+from memcore.models import catalog
 from memcore.plan.link import NOT_HELD, is_held
 from memcore.plan.plan import Plan
 from memcore.report import Memory, Report, Run, Serve, TogetherMemory
@@ -116,6 +117,11 @@ def _problems() -> None:
     )
     st.error(f"**{said}.**\n" + parts.listed(issues), icon=":material/block:")
     if unchanged:
+        with st.container(horizontal=True):
+            for name in state.suggested():
+                label = str(catalog.model_entry(name)["label"])
+                changes = ({"model": name},)
+                st.button(label, key=f"near_{name}", on_click=state.change, args=changes)
         return
     plan, mended = state.repaired()
     with st.container(horizontal=True):

@@ -246,3 +246,18 @@ def test_the_change_with_which_more_fits_is_set_at_a_press() -> None:
         t = shown_plan(at).train
         assert t.cross_entropy != Plan().train.cross_entropy
         assert getattr(t, name) > before
+
+
+@pytest.mark.parametrize(
+    ("typed", "first"),
+    [
+        ("glm 4.5", "glm-4.5"),
+        ("Mixtral", "mixtral-8x7b"),
+        ("70b llama 3.3", "llama-3.3-70b"),
+        ("qwn2.5-7b", "qwen2.5-7b"),
+        ("gpt-oss", "gpt-oss-20b"),
+    ],
+)
+def test_the_nearest_models_are_suggested(typed: str, first: str) -> None:
+    assert sidebar.nearest_models(typed)[0] == first
+    assert len(sidebar.nearest_models(typed)) <= sidebar.MOST_NEAR

@@ -235,15 +235,12 @@ class Runs:
 
     begun: int = 0
     ended: int = 0
-    whole: int = 0  # of those ended: of the page, and not of a fragment of it
 
     def heard(self, messages: Iterable[ForwardMsg]) -> None:
         for message in messages:
             kind = message.WhichOneof("type")
             self.begun += kind == "new_session"
             self.ended += kind == "script_finished"
-            fragment = ForwardMsg.FINISHED_FRAGMENT_RUN_SUCCESSFULLY
-            self.whole += kind == "script_finished" and message.script_finished != fragment
 
 
 RUNS: WeakKeyDictionary[Page, Runs] = WeakKeyDictionary()  # of each page that is watched

@@ -29,17 +29,6 @@ def test_first_sight(open_app: Open) -> None:
     expect(strip.locator(part).first).to_be_in_viewport()
 
 
-def test_a_sheet_that_was_left_open_covers_no_other_page(open_app: Open) -> None:
-    page = open_app("/", fresh=True, viewport={"width": 390, "height": 844})
-    opens = page.get_by_test_id("stExpandSidebarButton")
-    opens.click()
-    expect(page.locator(".st-key-model_size")).to_be_in_viewport()
-    page.goto(page.url.partition("?")[0] + "time")
-    reading.agrees(page)
-    expect(opens).to_be_visible()
-    expect(page.locator(".st-key-model_size")).not_to_be_in_viewport()
-
-
 def test_on_a_phone_the_verdict_is_in_view_beside_the_controls(open_app: Open) -> None:
     page = open_app("/", viewport={"width": 390, "height": 844})
     reading.agrees(page)

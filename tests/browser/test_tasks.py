@@ -63,7 +63,7 @@ class Hand:
         return self.page.get_by_role("button", name=name, exact=True)
 
     def go(self, place: str) -> None:
-        links = self.page.locator(".st-key-navigation")
+        links = self.page.get_by_test_id("stHeader")
         with rig.a_run(self.page):
             self.press(links.get_by_role("link", name=place, exact=True))
 
@@ -93,9 +93,9 @@ def cheapest_change_for_70b_on_8_gpus(open_app: Open) -> int:
 
 def largest_micro_batch_of_qlora_on_a_4090(open_app: Open) -> int:
     hand = opened(open_app)
-    hand.enter("start_cluster_gpus", "1")
+    hand.enter("cluster_gpus", "1")
     hand.until("cluster.gpus", 1)
-    hand.enter("start_cluster_gpu", "RTX 4090")
+    hand.enter("cluster_gpu", "RTX 4090")
     hand.until("cluster.gpu", "rtx-4090-24gb")
     hand.press(hand.page.locator(".st-key-job").get_by_role("radio", name="QLoRA"), "Space")
     hand.until("train.adapter", "qlora")

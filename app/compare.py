@@ -69,7 +69,7 @@ def draw() -> None:
     _file(found)
     rest.later(
         lambda: parts.folded("What moved what", _waterfall, found, base, unfolded=True),
-        lambda: parts.small("What moved what comes when you pause …"),
+        "What moved what comes",
     )
 
 

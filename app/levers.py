@@ -28,17 +28,10 @@ SAVES, COSTS, THEN, APPLY = 100, 190, 80, 75
 
 def advice() -> None:
     """How far the plan could go, what lies between it and the pinned one, and what to change."""
-    _undo()
     start.furthest()
     waterfall()
     if memory := state.report().memory:
         section(memory)
-
-
-def coming() -> None:
-    """Said until all that is found."""
-    _undo()
-    parts.small("How far the plan could go and what could be changed comes when you pause …")
 
 
 def section(memory: Memory) -> None:
@@ -121,11 +114,6 @@ def phases() -> None:
     )
 
 
-def phases_coming() -> None:
-    """Said until that is found."""
-    parts.small("What frees memory comes when you pause …")
-
-
 def servers() -> None:
     """What to change of how the plan serves, with a button each; the others in a table."""
     plan = state.plan()
@@ -197,7 +185,7 @@ def _named(label: str, followers: Sequence[str], but: str = "") -> str:
     return f"{said} :small[({plain(but)})]" if but else said
 
 
-def _undo() -> None:
+def undo() -> None:
     """What was applied last, while nothing else was changed since, and the way back."""
     label = state.applied()
     if label and not state.adjusted():  # that says so on top

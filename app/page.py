@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import explore, places, rest, sidebar, start, state, strip, warm, why
+from app import explore, levers, places, rest, sidebar, start, state, strip, warm, why
 
 # Drawn here, since every named icon would be fetched from the network.
 ICON = (
@@ -55,6 +55,7 @@ def _draw(view: st.Page, place: str) -> None:
         with st.sidebar:
             sidebar.draw(about, view.title)
         strip.draw(about)
+        levers.undo()
         view.run()
     state.drawn()
     why.drawer()

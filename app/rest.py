@@ -53,17 +53,16 @@ def waiting_for_another() -> Iterator[None]:
         _count(1)
 
 
-def later(content: Callable[[], None], meanwhile: Callable[[], None]) -> None:
-    """Draw `content` here at the end of the run, once the plan rests, and until then `meanwhile`.
-    Call it once on a page."""
+def later(content: Callable[[], None], what: str) -> None:
+    """Draw `content` here at the end of the run, once the plan rests; until then a line says `what`
+    comes. Call it once on a page."""
     s = state.session()
     place = st.empty()
     if not QUIET or s.rested == s.plan:
         with place.container():
             content()
         return
-    with place.container():
-        meanwhile()
+    place.markdown(f":small[{what} when you pause …]")
     s.later = place, content
 
 

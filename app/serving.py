@@ -40,8 +40,3 @@ def furthest() -> None:
         "on *Arrival rates*."
     )
     levers.servers()
-
-
-def coming() -> None:
-    """Said until that is found."""
-    parts.small("How far it can go comes when you pause …")

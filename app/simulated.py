@@ -11,11 +11,6 @@ from app import parts, state, stream
 from memcore.stream import Load, Stream
 
 
-def coming() -> None:
-    """Said until that is found."""
-    parts.small("Simulated when you pause …")
-
-
 def nobodys_rate() -> None:
     """Where nobody has said how many requests come: that it is a default, and a way to have the
     users that the plan is asked for."""
@@ -124,16 +119,6 @@ def rates() -> None:
     if not loads:
         parts.absent("A stream of requests")
         return
-    st.session_state.rates_before = loads
     _chart(loads)
     parts.small(stream.load_legend(loads, state.plan()))
     parts.download("Arrival rates (CSV)", stream.load_rows(loads), "memplan-rates.csv")
-
-
-def rates_before() -> None:
-    """What was simulated last stays, and says so."""
-    if before := st.session_state.get("rates_before"):
-        _chart(before)
-        parts.small("**Of the plan before**: this one is simulated when you pause …")
-    else:
-        coming()

@@ -5,6 +5,6 @@ from app import measured, parts, rest, simulated, state
 if state.report().serve:
     parts.latency_targets()
     measured.as_predicted("The engine's speeds are")
-    rest.later(simulated.rates, simulated.rates_before)
+    rest.later(simulated.rates, "Arrival rates are simulated")
 else:
     parts.absent("A stream of requests")

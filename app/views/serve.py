@@ -20,7 +20,7 @@ if report.serve:
         with st.container():
             st.markdown("##### How far it can go")
             parts.latency_targets()
-            rest.later(serving.furthest, serving.coming)
+            rest.later(serving.furthest, "How far it can go comes")
         with st.container():
             st.markdown("##### Memory of one serving GPU")
             lines = tables.serving(report.serve, plan.serve.concurrency)

@@ -10,6 +10,6 @@ if state.report().serve:
     parts.lengths_upload()
     simulated.nobodys_rate()
     measured.as_predicted("The engine's speeds are")
-    rest.later(simulated.requests, simulated.coming)
+    rest.later(simulated.requests, "The stream is simulated")
 else:
     parts.absent("A stream of requests")

@@ -32,7 +32,7 @@ if found:
         "of one number for each token."
     )
     with place:
-        rest.later(levers.phases, levers.phases_coming)
+        rest.later(levers.phases, "What frees memory comes")
 elif state.report().memory:
     st.markdown("##### What runs on the GPUs that train?")
     kinds = [(name, word) for name, word in TOGETHER.items() if name != "none"]

@@ -65,6 +65,6 @@ if report.memory:
         parts.folded("Worked plans", start.cards)
     parts.folded("Overhead outside the allocator", parts.overheads, report.memory)
     with place:
-        rest.later(levers.advice, levers.coming)
+        rest.later(levers.advice, "How far the plan could go and what could be changed comes")
 else:
     parts.absent("Memory")

@@ -8,49 +8,15 @@ first.
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import streamlit as st
 
-from app import state
+from app import state, turns
 from memcore.pausing import pausing
 
 QUIET = 0.4  # seconds; 0: nothing waits
-PATIENCE = 2.0  # seconds, at most, for which answers to others come first
-MOMENT = 0.02  # seconds between two looks whether somebody waits for an answer
-
-_TURN = threading.Lock()
-_COUNTING = threading.Lock()
-_answers = 0  # runs of all sessions that draw now what somebody has asked for
-
-
-def _count(by: int) -> None:
-    global _answers
-    with _COUNTING:
-        _answers += by
-
-
-@contextlib.contextmanager
-def answering() -> Iterator[None]:
-    """This run draws what somebody waits for."""
-    _count(1)
-    try:
-        yield
-    finally:
-        _count(-1)
-
-
-@contextlib.contextmanager
-def waiting_for_another() -> Iterator[None]:
-    """This run waits for what another one computes, which must not let this one go first."""
-    _count(-1)
-    try:
-        yield
-    finally:
-        _count(1)
 
 
 def later(content: Callable[[], None], what: str) -> None:
@@ -67,26 +33,21 @@ def later(content: Callable[[], None], what: str) -> None:
 
 
 def draw_later() -> None:
-    """What takes long, where the page has any. Call it last, outside of `answering`."""
+    """What takes long, where the page has any. Call it last, outside of `turns.answering`."""
     s = state.session()
     if s.later is None:
         return
     (place, content), s.later = s.later, None
     _sleep(QUIET)
-    while not _TURN.acquire(timeout=MOMENT):
-        _stop_where_asked()
-    try:
-        with pausing(_others_first()), place.container():
-            content()
-        s.rested = s.plan
-    finally:
-        _TURN.release()
+    with turns.turn(_stop_where_asked) as others_first, pausing(others_first), place.container():
+        content()
+    s.rested = s.plan
 
 
 def _sleep(seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        time.sleep(MOMENT)
+        time.sleep(turns.MOMENT)
         _stop_where_asked()
 
 
@@ -94,18 +55,3 @@ def _stop_where_asked() -> None:
     """End this run where the next one of its session is asked for: Streamlit does so at every look
     at what the session holds."""
     st.session_state.get("memplan")
-
-
-def _others_first() -> Callable[[], None]:
-    """What lets others go first, for PATIENCE in all."""
-    waited = 0.0
-
-    def wait() -> None:
-        nonlocal waited
-        _stop_where_asked()
-        while _answers > 0 and waited < PATIENCE:
-            time.sleep(MOMENT)
-            waited += MOMENT
-            _stop_where_asked()
-
-    return wait

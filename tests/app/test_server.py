@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import served
 
-from app import rest, shared
+from app import shared, turns
 from memcore.cli import app
-from memcore.pausing import pause
+from memcore.pausing import pause, pausing
 from memcore.plan.plan import Plan
 
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
@@ -187,16 +187,16 @@ def test_all_threads_take_memory_from_one_heap() -> None:
 
 def test_answers_to_others_come_before_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """But not for ever; and who is asked again meanwhile leaves off."""
-    monkeypatch.setattr(rest, "PATIENCE", 0.2)
-    wait = rest._others_first()
-    with rest.answering():
+    monkeypatch.setattr(turns, "PATIENCE", 0.2)
+    wait = turns._others_first(lambda: None)
+    with turns.answering():
         began = time.monotonic()
         wait()
         assert time.monotonic() - began >= 0.2
         began = time.monotonic()
         wait()  # it has waited long enough
         assert time.monotonic() - began < 0.1
-    assert rest._answers == 0
+    assert turns._answers == 0
 
     class AskedAgainError(Exception):
         pass
@@ -204,9 +204,11 @@ def test_answers_to_others_come_before_what_takes_long(monkeypatch: pytest.Monke
     def asked() -> None:
         raise AskedAgainError
 
-    monkeypatch.setattr(rest, "_stop_where_asked", asked)
-    with rest.pausing(rest._others_first()), pytest.raises(AskedAgainError):
-        pause()
+    with turns.turn(asked) as others_first, pausing(others_first):
+        with pytest.raises(AskedAgainError):
+            pause()
+        with pytest.raises(AskedAgainError), turns.turn(asked):  # who waits for a turn, too
+            pass
 
 
 def test_who_waits_for_what_another_computes_does_not_hold_it_up() -> None:
@@ -223,7 +225,7 @@ def test_who_waits_for_what_another_computes_does_not_hold_it_up() -> None:
     found: list[int] = []
 
     def ask() -> None:
-        with rest.answering():
+        with turns.answering():
             found.append(compute(plan))
 
     threads = [threading.Thread(target=ask) for _ in range(2)]
@@ -231,11 +233,11 @@ def test_who_waits_for_what_another_computes_does_not_hold_it_up() -> None:
     assert computing.wait(60)
     threads[1].start()
     end = time.monotonic() + 60
-    while rest._answers != 1 and time.monotonic() < end:
+    while turns._answers != 1 and time.monotonic() < end:
         time.sleep(0.01)
-    assert rest._answers == 1
+    assert turns._answers == 1
     let.set()
     for thread in threads:
         thread.join()
     assert found == [1, 1]
-    assert rest._answers == 0
+    assert turns._answers == 0

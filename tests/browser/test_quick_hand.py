@@ -173,7 +173,7 @@ def test_a_link_to_another_view_soon_after_an_edit(open_app: Open, gap: int) -> 
     _, plan = example()
     page = open_app(f"/?{query(plan)}", moves=True)
     reading.agrees(page)
-    place = page.get_by_role("link", name="Time", exact=True).first.bounding_box()
+    place = page.get_by_role("link", name="Explore", exact=True).first.bounding_box()
     assert place
     slider(page).press("ArrowRight")
     page.wait_for_timeout(gap)
@@ -182,7 +182,7 @@ def test_a_link_to_another_view_soon_after_an_edit(open_app: Open, gap: int) -> 
     page.mouse.click(*at)
     while not page.evaluate("clicks"):  # no link was there between two drawings
         page.mouse.click(*at)
-    rig.eventually(lambda: reading.view(page) == "time", page=page)
+    rig.eventually(lambda: reading.view(page) == "explore", page=page)
     shows(page, with_batch(plan, 2))
 
 
@@ -202,27 +202,17 @@ def test_back_and_a_click_soon_after(open_app: Open, gap: int) -> None:
     reading.agrees(page)
     slider(page).press("ArrowRight")
     shows(page, decoded("mb=6"))
-    page.get_by_role("link", name="Time", exact=True).first.click()
-    rig.eventually(lambda: reading.view(page) == "time", page=page)
+    page.get_by_role("link", name="Explore", exact=True).first.click()
+    rig.eventually(lambda: reading.view(page) == "explore", page=page)
     shows(page, decoded("mb=6"))
     for step, view, batch in (
         (page.go_back, "train", 6),
         (page.go_back, "train", 5),
         (page.go_forward, "train", 6),
-        (page.go_forward, "time", 6),
+        (page.go_forward, "explore", 6),
     ):
         step()
         page.wait_for_timeout(gap)
         page.locator(".st-key-folded_Offload summary").click()
         rig.eventually(lambda v=view: reading.view(page) == v, page=page)
         shows(page, decoded(f"mb={batch}"))
-
-
-def test_back_before_the_plan_rests(open_app: Open) -> None:
-    page = open_app("/?mb=2", moves=True)
-    reading.agrees(page)
-    slider(page).press("ArrowRight")
-    page.wait_for_url(lambda url: reading.plan_at(url).train.micro_batch == 3)
-    expect(slider(page)).to_have_attribute("aria-valuetext", "3")
-    page.go_back()
-    shows(page, decoded("mb=2"))

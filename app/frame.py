@@ -1,0 +1,75 @@
+"""Frame: what every view sits in."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app import explore, levers, places, rest, sidebar, start, state, strip, turns, warm, why
+
+# Drawn here, since every named icon would be fetched from the network.
+ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
+    '<rect width="16" height="5" y="11" fill="#0072B2"/><rect width="11" height="4" y="6.5" '
+    'fill="#009E73"/><rect width="7" height="4" y="2" fill="#E69F00"/></svg>'
+)
+WIDTH = 310  # of the sidebar, in pixels
+FRONT = {"": "Train", "serve": "Serve", "together": "RL", "explore": "Explore",
+         "compare": "Compare", "accuracy": "Proof"}  # fmt: skip
+# What a place has further inside, by the title under which the bar has it: views, and their titles.
+INSIDE = {
+    "Training in detail": ("Train", {"time": "Time", "tiers": "Tiers", "ledger": "Every tensor"}),
+    "Serving in detail": ("Serve", {"stream": "Requests", "rates": "Arrival rates"}),
+}
+PLACES = FRONT | {view: place for place, views in INSIDE.values() for view in views}
+TRAIN = ""  # the address of the first view
+
+
+def draw() -> None:
+    """The page."""
+    st.set_page_config(
+        page_title="Memplan", page_icon=ICON, layout="wide", initial_sidebar_state=WIDTH
+    )
+    warm.once()
+    views = {address: _view(address, title) for address, title in FRONT.items()}
+    bar = {"": list(views.values())}
+    for title, (_, inside) in INSIDE.items():
+        more = {address: _view(address, name) for address, name in inside.items()}
+        bar[title] = list(more.values())
+        views |= more
+    view = st.navigation(bar, position="top")
+    with turns.answering():
+        state.begin(view.url_path)
+        there = st.session_state.get("leads", view.url_path)
+        if there != view.url_path:
+            st.switch_page(views[there], query_params=state.query())
+        st.session_state.pop("leads", None)
+        _draw(view)
+    rest.draw_later()
+
+
+def _view(address: str, title: str) -> st.Page:
+    """A view; its address is the name of its file."""
+    if address == TRAIN:
+        return st.Page("views/train.py", title=title, url_path="home", default=True)
+    return st.Page(f"views/{address}.py", title=title, url_path=address)
+
+
+def _draw(view: st.Page) -> None:
+    """Everything but what takes long."""
+    state.publish()
+    why.style()
+    place = PLACES[view.url_path]
+    if place == "Proof":
+        view.run()
+    else:
+        places.draw_drop(sidebar.dropped)
+        about = explore.about(place)
+        if view.url_path == TRAIN and state.fresh():
+            start.ask()
+        with st.sidebar:
+            sidebar.draw(about, view.title)
+        strip.draw(about)
+        levers.undo()
+        view.run()
+    state.drawn()
+    why.drawer()

@@ -3,7 +3,6 @@ can go; and worked plans to look at."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -154,7 +153,6 @@ class About:
     view: str = ""
 
 
-@functools.cache
 def about(name: str) -> About:
     """What the worked plan with this name is about; each of them trains or serves."""
     plan = sidebar.example(name)

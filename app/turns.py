@@ -32,16 +32,6 @@ def answering() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def waiting_for_another() -> Iterator[None]:
-    """This run waits for what another one computes, which must not let this one go first."""
-    _count(-1)
-    try:
-        yield
-    finally:
-        _count(1)
-
-
-@contextlib.contextmanager
 def turn(between: Callable[[], None]) -> Iterator[Callable[[], None]]:
     """Waits until no other session works on what takes long. Gives what lets answers go first,
     for PATIENCE in all, to be called often; `between` is called as long as anything is waited for,

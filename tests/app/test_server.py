@@ -8,7 +8,6 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,10 +15,9 @@ from pathlib import Path
 import pytest
 import served
 
-from app import shared, turns
+from app import turns
 from memcore.cli import app
 from memcore.pausing import pause, pausing
-from memcore.plan.plan import Plan
 
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 BROKEN = """
@@ -209,35 +207,3 @@ def test_answers_to_others_come_before_what_takes_long(monkeypatch: pytest.Monke
             pause()
         with pytest.raises(AskedAgainError), turns.turn(asked):  # who waits for a turn, too
             pass
-
-
-def test_who_waits_for_what_another_computes_does_not_hold_it_up() -> None:
-    """Else both would wait, each for the other."""
-    plan = Plan.of({"train": {"micro_batch": 37}})
-    computing, let = threading.Event(), threading.Event()
-
-    @shared._for_all(without={})
-    def compute(plan: Plan) -> int:
-        computing.set()
-        assert let.wait(60)
-        return 1
-
-    found: list[int] = []
-
-    def ask() -> None:
-        with turns.answering():
-            found.append(compute(plan))
-
-    threads = [threading.Thread(target=ask) for _ in range(2)]
-    threads[0].start()
-    assert computing.wait(60)
-    threads[1].start()
-    end = time.monotonic() + 60
-    while turns._answers != 1 and time.monotonic() < end:
-        time.sleep(0.01)
-    assert turns._answers == 1
-    let.set()
-    for thread in threads:
-        thread.join()
-    assert found == [1, 1]
-    assert turns._answers == 0

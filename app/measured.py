@@ -20,7 +20,7 @@ from memcore.units import GiB, bytes_text, seconds_text
 from memcore.words.serving import CLOSED
 
 TITLE = "Compare with what you measured"
-SAID = {STEP: "", **LATENCIES}  # what calibrated seconds are of, in the strip
+LABELS = {STEP: "", **LATENCIES}  # what calibrated seconds are of, in the strip
 # The fields of each form: its key, label, the most that it takes, and an example.
 OF_STEP = (
     ("measured_seconds", "Seconds of one optimizer step", MOST_SECONDS, "e.g. 9.5"),
@@ -170,7 +170,7 @@ def in_strip(server: bool = False) -> Iterator[Item]:
     if calibrated := _calibrated(server):
         for name, moved in calibrated.moved.items():
             yield Item(
-                f" {SAID[name]}, calibrated" if SAID[name] else " calibrated",
+                f" {LABELS[name]}, calibrated" if LABELS[name] else " calibrated",
                 bold=seconds_text(moved.calibrated_seconds),
                 help=f"{moved.ends}. {calibrated.assumed}",
             )

@@ -64,7 +64,7 @@ def gpu_options(sub: argparse.ArgumentParser) -> None:
 
 
 def model_option(sub: argparse.ArgumentParser) -> None:
-    """The model of files that are read; `reading.model_asked` gives it."""
+    """The model of files that are read; `reading.chosen_model` gives it."""
     about = "the model, in place of theirs: a preset, or a name on the Hugging Face hub"
     sub.add_argument("--model", metavar="NAME", help=about)
 
@@ -153,7 +153,7 @@ def json_option(sub: argparse.ArgumentParser, about: str = "as JSON") -> None:
 def measured_option(sub: argparse.ArgumentParser) -> None:
     about = (
         "a step that you measured: the plan that ran, its seconds, and its allocated peak in GiB "
-        "or a file that says it. The plan is read beside it, as predicted and moved towards "
+        "or a file that says it. The plan is compared with it: as predicted, and moved towards "
         "what the measured step took; both need the same framework, kernels, attention, adapter "
         "and GPU. Or a server: RUN.json=FILE, what a benchmark of it printed, or "
         "RUN.json=tpot:14ms,ttft:0.9"

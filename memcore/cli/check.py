@@ -23,9 +23,9 @@ from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import BAD_INPUT, CHECKED, WORST, json_text, printable
 from memcore.cli.reading import (
     MAX_TEXT_BYTES,
+    chosen_model,
     config_called,
     is_name,
-    model_asked,
     plan_in,
     plan_of,
     read,
@@ -216,7 +216,7 @@ def _plan_in(
         text = None
     if text is None or (_in_json(text) and not kind_of(text)):
         return _elsewhere(plan_of(data), args), None
-    on = {"model": model_asked(args), "called": args.model or "", **files_on(args)}
+    on = {"model": chosen_model(args), "called": args.model or "", **files_on(args)}
     found = read_files([text], config_of=config_called, **on)
     near = [path for want in found.wants if (path := beside.get(os.path.basename(want)))]
     if near:
@@ -232,7 +232,7 @@ def _in_json(text: Text) -> bool:
 
 def _elsewhere(plan: Plan, args: argparse.Namespace) -> Plan:
     """The plan of the model and on the GPUs that were asked for, in their usual host."""
-    model = model_asked(args)
+    model = chosen_model(args)
     changes: dict[str, Any] = {"model": model} if model else {}
     if args.gpu:
         changes |= {"cluster.gpu": args.gpu, "cluster.node": None}

@@ -80,18 +80,18 @@ def _evaluate(args: argparse.Namespace) -> int:
         return _evaluate_lines(sys.stdin.buffer, args, measured)
     plan = given_plan(args)
     report = evaluate(plan)
-    beside = _calibrated(plan, report, measured)
+    moved = _calibrated(plan, report, measured)
     if args.csv or args.table:
         wanted = [args.table] if args.table else TABLES
         rows = [{"table": table, **row} for table in wanted for row in _rows(plan, report, table)]
-        if beside and "breakdown" in wanted:
-            rows += [{"table": "breakdown", **row} for row in _calibrated_rows(beside)]
+        if moved and "breakdown" in wanted:
+            rows += [{"table": "breakdown", **row} for row in _calibrated_rows(moved)]
         write_csv(rows)
         return _checked(args, plan, report)
     if args.json:
-        print(json_text(_document(report, beside), indent=1))
+        print(json_text(_document(report, moved), indent=1))
     else:
-        print(_readable(plan, report, beside))
+        print(_readable(plan, report, moved))
     return _checked(args, plan, report)
 
 
@@ -218,11 +218,11 @@ def _opened(line: bytes) -> int:
     return sum(bare.count(c) for c in (b"{", b"[")) - sum(bare.count(c) for c in (b"}", b"]"))
 
 
-def _readable(plan: Plan, report: Report, beside: Calibrated | None) -> str:
+def _readable(plan: Plan, report: Report, calibrated: Calibrated | None) -> str:
     """The Report for a terminal: what the plan is about, its verdict first."""
     about, blocks = plan.about, [plan_title(plan, report)]
-    moved = [f"Calibrated: {beside.text}\n{beside.assumed}"] if beside else []
-    of_server = beside is not None and beside.measured.of_server
+    moved = [f"Calibrated: {calibrated.text}\n{calibrated.assumed}"] if calibrated else []
+    of_server = calibrated is not None and calibrated.measured.of_server
     if about != ANY:
         blocks += _not_computed(report, "Serving" if about == SERVE else "Training")
     if report.together and about != SERVE:

@@ -13,9 +13,9 @@ from memcore.cli.link import base_option, link_to
 from memcore.cli.printing import json_text, printable, table
 from memcore.cli.reading import (
     MAX_TEXT_BYTES,
+    chosen_model,
     config_called,
-    model_asked,
-    modelopt_beside,
+    modelopt_file,
     named,
     read,
 )
@@ -51,9 +51,9 @@ def _read(args: argparse.Namespace) -> int:
     from memcore.formats import message_in, read_files, text_of
 
     files = list(args.files)
-    files += [near for file in files if (near := modelopt_beside(file)) and near not in files]
+    files += [near for file in files if (near := modelopt_file(file)) and near not in files]
     texts = [text_of(PurePath(named(file)).name, read(file, MAX_TEXT_BYTES)) for file in files]
-    model = model_asked(args)
+    model = chosen_model(args)
     said = [None if args.alone or model else message_in(text) for text in texts]
     if all(said):
         return _messages(
@@ -110,7 +110,7 @@ def _told(found: Found) -> Iterator[str]:
             yield from (f"  {issue}" for issue in issues)
     if found.failures:
         yield from (f"Memory ran out: {each}." for each in found.failures)
-        yield _beside(found)
+        yield _compared(found)
     if found.wants:
         yield f"Give beside it: {', '.join(found.wants)}"
     if found.unread:
@@ -119,7 +119,7 @@ def _told(found: Found) -> Iterator[str]:
         yield f"Not known here, and so not read: {', '.join(found.unread[:SHOWN])}{others}"
 
 
-def _beside(found: Found) -> str:
+def _compared(found: Found) -> str:
     """What the plan allocates beside what ran out."""
     from memcore.evaluate import evaluate
 

@@ -52,11 +52,11 @@ def document_in(text: str) -> dict[str, Any]:
         return _linked(query)
     if is_name(text):
         return _called(text)
-    other = modelopt_beside(text)
+    other = modelopt_file(text)
     return document_of(read(text), read(other) if other else b"")
 
 
-def modelopt_beside(path: str) -> str:
+def modelopt_file(path: str) -> str:
     """The hf_quant_config.json in the folder of a config.json, by its path; '' where there is
     none."""
     other = os.path.join(os.path.dirname(path), "hf_quant_config.json")
@@ -109,7 +109,7 @@ def model_called(name: str, option: str) -> Any:
     return model
 
 
-def model_asked(args: argparse.Namespace) -> Any:
+def chosen_model(args: argparse.Namespace) -> Any:
     """What a plan has for the model that --model names, or '' where it names none. Raises
     PlanError."""
     return model_called(args.model, "--model") if args.model else ""
@@ -304,7 +304,7 @@ def setting(text: str) -> tuple[str, Any]:
         return field, SWITCHES[given.lower()]
     value = value_of(given) if kind in (int, float) else given
     if kind is int:
-        value = _whole(given, value)
+        value = _integer(given, value)
     refuse_others(field, [value], "--set")
     return field, value
 
@@ -393,7 +393,7 @@ def value_of(text: str) -> Any:
 COUNTED = {"M": 10**6, "B": 10**9, "T": 10**12}  # K is left out: of tokens it may be 1,024
 
 
-def _whole(given: str, value: Any) -> Any:
+def _integer(given: str, value: Any) -> Any:
     """A whole number that is written otherwise, as 100e9 and 100B are; else the value."""
     if isinstance(value, float) and value.is_integer():
         return int(value)

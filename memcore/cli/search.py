@@ -102,7 +102,7 @@ def _search(args: argparse.Namespace) -> int:
     def text() -> str:
         from memcore.evaluate import evaluate
 
-        title = _asked(plan, args) if args.serve else plan_title(plan, evaluate(plan))
+        title = _title_of_servers(plan, args) if args.serve else plan_title(plan, evaluate(plan))
         said = _readable_servers(found) if args.serve else _readable(found)
         measured_said = [_measured(found, of_server)] if measured and found.best else []
         return "\n\n".join([title, *said, *measured_said])
@@ -132,7 +132,7 @@ def _refuse_unread(args: argparse.Namespace) -> None:
             raise refusal(f"--{name}", "is of serving: add --serve, or leave it out")
 
 
-def _asked(plan: Plan, args: argparse.Namespace) -> str:
+def _title_of_servers(plan: Plan, args: argparse.Namespace) -> str:
     s = plan.serve
     users = f"{args.users or s.concurrency:,} users at once"
     return f"{plan.architecture.label}, {users}, {s.prompt_len:,} + {s.output_len:,} tokens each"

@@ -86,13 +86,13 @@ def _worked(
 def compared_tracker() -> tuple[Comparison, ...]:
     """The tracker's figure of each of these plans beside ours: models at their full depth."""
     return tuple(
-        _whole(w)
+        _tracker_row(w)
         for w in worked()
         if not wider_on_a_gpu(w.plan.architecture.traits.activation, w.plan.train.precision)
     )
 
 
-def _whole(w: Worked) -> Comparison:
+def _tracker_row(w: Worked) -> Comparison:
     train, model = w.plan.train, w.plan.architecture
     regime = next(
         r for r, words in REGIMES.items() if all(getattr(train, k) == words[k] for k in words)

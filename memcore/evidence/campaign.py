@@ -12,7 +12,7 @@ from typing import Any
 
 from memcore.evidence.comparison import CHECK, text
 
-OWN = "an H100 of our own"  # begins the name of each run
+RUN_NAME = "an H100 of our own"  # begins the name of each run
 SOURCE = "Memplan's campaign on an H100"
 WHERE = (
     "presets/evidence/campaign.jsonl: PyTorch 2.11.0, CUDA 13.0, driver 580.159.04, transformers "
@@ -36,7 +36,7 @@ def runs_of(*figures: str) -> Iterator[dict[str, Any]]:
             if not {figure, ALL} & line.get("left_out", {}).keys():
                 yield {
                     "id": f"campaign-{number}-{figure}",
-                    "run": f"{OWN}: {line['name']}",
+                    "run": f"{RUN_NAME}: {line['name']}",
                     "plan": line["plan"],
                     "source": SOURCE,
                     "where": WHERE,

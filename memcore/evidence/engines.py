@@ -36,7 +36,8 @@ from memcore.words.serving import MULTI_TOKEN
 
 TARGETS = (0.010, 0.015, 0.020, 0.030)  # seconds per token
 LOW_LOAD = 8  # at once
-ASKED = 0.95  # memory_utilization of points that the engine's own share would not have let start
+# memory_utilization of points that the engine's own share would not have let start
+HIGHER_UTILIZATION = 0.95
 # What the points do not say, and is read off them.
 GUESSED = Constant(
     "guesses that are right, of points that seem to have a draft", 0.7625, 0.7625, "ratio",
@@ -139,7 +140,7 @@ def _errors_of(point: Point) -> PointErrors:
     s = serve(plan)
     experts = bool(plan.architecture.experts)
     if not s.max_concurrency:
-        s = serve(plan.changed("serve.memory_utilization", ASKED))
+        s = serve(plan.changed("serve.memory_utilization", HIGHER_UTILIZATION))
     if s.tpot_seconds is None or s.ttft_seconds is None:
         return PointErrors(point, experts, None, None)
     return PointErrors(

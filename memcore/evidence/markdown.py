@@ -185,7 +185,7 @@ def benched() -> str:
     of them, and eight in ten, are within. In brackets where that is not used, since it brings them
     no nearer."""
     rows = []
-    for at, said in servers.SAID.items():
+    for at, said in servers.DISTANCE_TEXTS.items():
         of = [servers.common(name, at) for name in (servers.TOKEN, servers.FIRST)]
         cells = []
         for found in of:

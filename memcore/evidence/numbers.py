@@ -19,7 +19,7 @@ OURS = "Memplan's own answer for the same model and settings"
 DIFFERENCE = "Memplan less the reference, as a share of the reference."
 
 
-def _beside(ours: float, theirs: float, unit: str, source: str, error: float) -> Formula:
+def _difference(ours: float, theirs: float, unit: str, source: str, error: float) -> Formula:
     """How far ours is from theirs."""
     mine = known("Memplan", ours, unit, source=OURS)
     other = known("the reference", theirs, unit, source=source)
@@ -39,7 +39,7 @@ def _compared(book: Book, i: str) -> Explanation:
         meaning.append(f"A test allows {c.tolerance:.2%}.")
     elif c.used_for == CHECK and not c.run:
         meaning.append("A test wants them equal.")
-    formula = _beside(c.ours, c.theirs, c.unit, c.run or c.source, c.error)
+    formula = _difference(c.ours, c.theirs, c.unit, c.run or c.source, c.error)
     return about(
         f"{c.model}, {c.what}", "difference", formula, " ".join(filter(None, meaning)), [c.source]
     )

@@ -38,7 +38,7 @@ UNITS = {
     ROOM: "bytes",
     **dict.fromkeys((SPEED, REQUEST, FIRST), "seconds"),
 }
-WHOLE = ("fp32", "bf16", "fp16")  # weights that are not quantized
+UNQUANTIZED = ("fp32", "bf16", "fp16")  # weights that are not quantized
 
 
 @functools.cache
@@ -67,7 +67,7 @@ def compared_serving(run: Mapping[str, Any]) -> Comparison:
     s = serve(plan)
     ours = _ours(what, s, run)
     tolerance = TOLERANCES.get(what, WEIGHTS_TOLERANCE)
-    if what == "weights" and plan.weight_dtype not in WHOLE:
+    if what == "weights" and plan.weight_dtype not in UNQUANTIZED:
         tolerance = QUANTIZED_TOLERANCE
     regime = f"{plan.weight_dtype}, cache {plan.serve.kv_dtype}"
     return of_run(

@@ -26,7 +26,7 @@ from memcore.plan.field import describes
 from memcore.plan.plan import Plan, facts, field_paths, get, value_text
 from memcore.serving import server
 from memcore.units import GiB
-from memcore.words.engines import DEVICE, ENGINES, OWN_SHARE
+from memcore.words.engines import DEFAULT_SHARE, DEVICE, ENGINES
 from memcore.words.optimizers import AWARE
 from memcore.words.serving import EAGER
 from memcore.words.training import ALL_LINEAR, FRAMEWORKS, FULL_ITERATION, listed
@@ -62,7 +62,7 @@ def export(plan: Plan, program: str) -> Exported:
         server = next(each for each in servers.SERVERS if each.label == program)
         if not plan.serve.memory_utilization and ENGINES[program].share == DEVICE:
             # vLLM's own share has changed, and the plan's is said.
-            plan = plan.changed("serve.memory_utilization", OWN_SHARE)
+            plan = plan.changed("serve.memory_utilization", DEFAULT_SHARE)
         told = {path for row in server.rows["read"] for path in row.to} | SERVED
         written = _server(plan, server)
     else:

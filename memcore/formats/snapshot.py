@@ -312,7 +312,7 @@ class Replay:
                 if state.startswith("active"):
                     stack = self.stacks.of(_frames(block))
                     life = now.get(address) or new(address, 0, stack)
-                    life.size, life.requested = size, _asked(block, size)
+                    life.size, life.requested = size, _requested(block, size)
                     life.stack = life.stack if life.stack.where else stack
                     if life.freed is None and state != "active_allocated":
                         life.freed = 0
@@ -480,7 +480,7 @@ class Replay:
         yield from ((name, (time, end)) for name, times in open_.items() for time in times)
 
 
-def _asked(block: Mapping[str, Any], size: int) -> int:
+def _requested(block: Mapping[str, Any], size: int) -> int:
     """What was asked for a block; before PyTorch 2.1 its history says so."""
     if "requested_size" in block:
         return _number(block, "requested_size")

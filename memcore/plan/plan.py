@@ -315,14 +315,14 @@ class Plan(Section):
         return draft_from(word) if describes(word) else catalog.model(word)
 
     @property
-    def own_tokens(self) -> int:
+    def default_tokens(self) -> int:
         """Tokens of one forward at most, where the plan does not say how many."""
-        return engines.own_tokens(self.engine, self.accelerator, self.serving_tp)
+        return engines.default_tokens(self.engine, self.accelerator, self.serving_tp)
 
     @property
     def batched_tokens(self) -> int:
         """Tokens of one forward at most."""
-        return self.serve.max_batched_tokens or self.own_tokens
+        return self.serve.max_batched_tokens or self.default_tokens
 
     @property
     def as_served(self) -> Plan:

@@ -181,7 +181,7 @@ def _called(name: str, value: Any, *of: Formula, template: str = "{name} ({all})
     )
 
 
-def whole(f: Formula) -> Formula:
+def rounded_down(f: Formula) -> Formula:
     """Rounded down."""
     return _called("rounded down", math.floor(f.value), f)
 

@@ -42,7 +42,7 @@ Kept = dict[str, dict[str, Any]]  # numbers that are known, by their parts and n
 def floor(x: Read) -> Read:
     """Rounded down."""
     if isinstance(x, Formula):
-        return formula.whole(x)
+        return formula.rounded_down(x)
     return x // 1 if dims.is_array(x) else math.floor(x)
 
 

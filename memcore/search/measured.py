@@ -40,7 +40,7 @@ OWN, NEAR, LOAD, LENGTHS, GPU, RANKS, WORDS, MODEL, OTHER = (
     *("own", "near", "load", "lengths", "gpu", "ranks", "words", "model", "other"),
 )
 # Of distances that the table has, what two servers have in common, for people.
-SAID = {
+DISTANCE_TEXTS = {
     NEAR: "one server, at up to twice or half as many requests at once",
     LOAD: "one server, at other numbers of requests at once",
     LENGTHS: "one server, with requests of other lengths",
@@ -177,13 +177,13 @@ def _table() -> Mapping[str, Any]:
 
 
 def common(latency: str, at: str) -> Common:
-    """Of time per token or first token, at a distance of SAID."""
+    """Of time per token or first token, at a distance of DISTANCE_TEXTS."""
     return Common(**_table()[latency][at])
 
 
 def in_common(latency: str, at: str) -> Common | None:
     """The same; None at a distance at which nothing was compared."""
-    return common(latency, at) if at in SAID else None
+    return common(latency, at) if at in DISTANCE_TEXTS else None
 
 
 def far(name: str) -> tuple[float, float]:
@@ -240,7 +240,7 @@ class Moved:
 class Calibrated:
     """A plan's figures with what was measured. The Report has them as they are predicted.
 
-    at       how near the plan is to the measured one: OWN, KIND, or a word of SAID
+    at       how near the plan is to the measured one: OWN, KIND, or a word of DISTANCE_TEXTS
     moved    STEP, or TOKEN and FIRST; without those of which the measurement says nothing
     numbers  what follows from them, by name, as predicted and calibrated: `tokens_per_second`,
              `run_seconds`, `gpu_hours`, `cost`, `allocated_bytes` (with as many more as were
@@ -337,7 +337,7 @@ def _of_server(of: Calibrated) -> str:
         if common := in_common(name, of.at):
             one += (
                 f"; here it is taken to be {moved.factor:.2f} times, since measured points of "
-                f"{SAID[of.at]}, have {common.share:.0%} of what they are off (as a "
+                f"{DISTANCE_TEXTS[of.at]}, have {common.share:.0%} of what they are off (as a "
                 f"logarithm) in common ({common.points:,} points)"
             )
         low, high = far(name)
@@ -509,8 +509,8 @@ def _why_not(at: str) -> str:
     if common is None:
         return "servers that differ so were never compared"
     return (
-        f"{common.points:,} measured points of {SAID[at]}, have nothing in common that brought "
-        "others nearer"
+        f"{common.points:,} measured points of {DISTANCE_TEXTS[at]}, have nothing in common that "
+        "brought others nearer"
     )
 
 

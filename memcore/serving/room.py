@@ -228,7 +228,7 @@ def sequence_limit(x: Any) -> Read:
 def batched_tokens(x: Any) -> Read:
     """As the plan says it, or the engine's own."""
     asked, label = x.plan.serve.max_batched_tokens, engines.ENGINES[x.server.plan.engine].label
-    n, source = x.server.plan.own_tokens, engines.TOKENS_SOURCE
+    n, source = x.server.plan.default_tokens, engines.TOKENS_SOURCE
     own = x.known(f"{label}'s own", n, "tokens", source=source)
     return x.said(where(asked > 0, asked, own), sources=[source])
 
@@ -318,7 +318,7 @@ def memory_share(x: Any) -> Read:
     if share == engines.POOL:
         own, source = _what_sglang_leaves(x), SGLANG_LEAVES
     else:
-        own = x.known("the engine's own share", engines.OWN_SHARE, source=source)
+        own = x.known("the engine's own share", engines.DEFAULT_SHARE, source=source)
     return x.said(where(asked > 0, asked, own), sources=[source])
 
 

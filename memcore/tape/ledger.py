@@ -29,7 +29,7 @@ from memcore.tape.dims import (
 )
 from memcore.tape.kinds import Role
 from memcore.tape.tape import ALWAYS, Storage, Tape
-from memcore.words.training import KEPT_PRODUCTS, LAYER, OPERATIONS
+from memcore.words.training import LAYER, OPERATIONS, SAVED_PRODUCTS
 from memcore.words.word import DTYPE_BYTES
 
 AUTOGRAD = "PyTorch autograd: derivatives.yaml and the modelling code, equal to saved_tensors_hooks"
@@ -298,7 +298,7 @@ def kept_products(tape: Tape) -> list[Storage]:
     seen: dict[str, dict[str, int]] = {}
     kept = []
     for s in tape.storages:
-        every = KEPT_PRODUCTS.get(s.product)
+        every = SAVED_PRODUCTS.get(s.product)
         if every is None or s.kind != "activation":
             continue
         runs = seen.setdefault(s.product, {})  # attention makes two tensors in one run

@@ -43,7 +43,7 @@ from memcore.tape.kinds import Module, Part
 from memcore.tape.ledger import Amounts, Terms, kept_products
 from memcore.tape.tape import Send, Tape
 from memcore.words.precision import EightBit
-from memcore.words.training import CUDNN, FLASH_3, KEPT_PRODUCTS, LAYER, OPERATIONS, TO_END
+from memcore.words.training import CUDNN, FLASH_3, LAYER, OPERATIONS, SAVED_PRODUCTS, TO_END
 from memcore.words.word import DTYPE_BYTES
 
 
@@ -228,7 +228,7 @@ def sends(
         last = block.run_again if recompute == word else len(block.work)
         for s, at in zip(block.sends, block.sent_at, strict=True):
             phases = [s.phase]
-            kept = recompute == OPERATIONS and s.kind in KEPT_PRODUCTS
+            kept = recompute == OPERATIONS and s.kind in SAVED_PRODUCTS
             runs = at <= last or recompute not in (OPERATIONS, LAYER)
             if s.phase == "forward" and word and runs and not kept:
                 phases.append("recompute")

@@ -51,7 +51,7 @@ SHARE_SOURCE = {
     "(pyexecutor/_util.py, configure_kv_cache_capacity)",
     ALL: "the engine has no such share: it takes what it is asked to hold",
 }
-OWN_SHARE = 0.9  # of every engine that takes a fixed one: vLLM's and TensorRT-LLM's default in 2025
+DEFAULT_SHARE = 0.9  # of every engine with a fixed one: vLLM's and TensorRT-LLM's in 2025
 # SGLang's own sizes by the GPU's memory (server_args.py, _handle_gpu_memory_settings): below so
 # many MiB the tokens of a chunk, and the sequences that graphs are made for, with less than 4
 # tensor-parallel ranks and with more.
@@ -76,7 +76,7 @@ def roomy(gpu: Accelerator) -> bool:
     return gpu.usable_bytes >= ROOMY and gpu.architecture != "Ampere"
 
 
-def own_tokens(engine: str, gpu: Accelerator, tp: int) -> int:
+def default_tokens(engine: str, gpu: Accelerator, tp: int) -> int:
     """Tokens of one forward at most, where nobody says how many (TOKENS_SOURCE)."""
     if ENGINES[engine].share == POOL:
         return sizes_of_sglang(gpu, tp)[0]

@@ -204,7 +204,7 @@ class Checkpointing(Word):
 
     ''           nothing
     MODULES      those of RECOMPUTE_MODULES that the plan names
-    OPERATIONS   the layer but for the products that KEPT_PRODUCTS names
+    OPERATIONS   the layer but for the products that SAVED_PRODUCTS names
     LAYER        the layer
     """
 
@@ -216,7 +216,7 @@ class Checkpointing(Word):
 # torch.utils.checkpoint.create_selective_checkpoint_contexts. 'attention' is PyTorch's own; the
 # flash_attn package is not on its list. What is kept of a collective is not sent again.
 REDUCED = "reduce-scatter"
-KEPT_PRODUCTS = {"mm": 2, "addmm": 1, "bmm": 1, "attention": 1, REDUCED: 1}
+SAVED_PRODUCTS = {"mm": 2, "addmm": 1, "bmm": 1, "attention": 1, REDUCED: 1}
 
 CHECKPOINTING = table("checkpointing", Checkpointing)
 

@@ -53,7 +53,7 @@ def test_steps_are_divided_by_their_distance_to_what_was_tuned() -> None:
     assert any("dsv3" in r.run for r in same)
     assert any("container 26.04" in r.run for r in twins)
     assert all("DeepSpeed" in r.run or "TPU" in r.run or "T4" in r.run or "25.07" in r.run
-               or campaign.OWN in r.run
+               or campaign.RUN_NAME in r.run
                for r in new)  # fmt: skip
 
 

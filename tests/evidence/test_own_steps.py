@@ -18,7 +18,7 @@ NATIVE_BLOCK = MiB  # that a large block of the native allocator may be too larg
 
 
 def of(counter):
-    return [c for c in compared_runs() if c.run.startswith(campaign.OWN) and c.what == counter]
+    return [c for c in compared_runs() if c.run.startswith(campaign.RUN_NAME) and c.what == counter]
 
 
 def test_allocated_bytes_are_those_of_tensors_and_workspaces():
@@ -53,14 +53,16 @@ def test_reserved_and_device_bytes_are_inside():
 
 def test_steps():
     """A source that no other constant was fitted to."""
-    errors = [abs(c.error) for c in compared_times() if c.run.startswith(campaign.OWN)]
+    errors = [abs(c.error) for c in compared_times() if c.run.startswith(campaign.RUN_NAME)]
     assert len(errors) >= 30
     assert median(errors) <= 0.1
 
 
 def test_an_update_of_8_bit_moments_takes_what_its_kernel_starts():
     """Nothing was fitted to these four, of which the bytes alone are 8 to 40 % off."""
-    errors = [abs(c.error) for c in compared_times() if "8bit" in c.run and campaign.OWN in c.run]
+    errors = [
+        abs(c.error) for c in compared_times() if "8bit" in c.run and campaign.RUN_NAME in c.run
+    ]
     assert len(errors) == 4
     assert max(errors) <= 0.1
 
@@ -68,7 +70,7 @@ def test_an_update_of_8_bit_moments_takes_what_its_kernel_starts():
 def test_a_vocabulary_that_is_no_multiple_of_8_makes_its_products_longer():
     """GPT-2's 50,257 and BERT's 30,522; both are 24 % short else, and nothing was fitted."""
     for model, within in (("gpt2", 0.13), ("bert-large", 0.17)):
-        (run,) = (c for c in compared_times() if c.run.startswith(f"{campaign.OWN}: {model}"))
+        (run,) = (c for c in compared_times() if c.run.startswith(f"{campaign.RUN_NAME}: {model}"))
         assert abs(run.error) <= within
 
 

@@ -64,7 +64,7 @@ def kind(run):
         for k, of in {
             "B200": "on 8 B200:", "torchtitan": "torchtitan", "foundry": "llm-foundry",
             "A100": "Megatron-", "NeMo": "NeMo", "DeepSpeed": "DeepSpeed: ", "FSDP": "FSDP on",
-            "own": campaign.OWN,
+            "own": campaign.RUN_NAME,
         }.items()
         if of in run
     )  # fmt: skip

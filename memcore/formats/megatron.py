@@ -23,9 +23,7 @@ from memcore.words.training import (
     CUDA_GRAPHS,
     DISPATCHERS,
     FULL_ITERATION,
-    MLA_UP_PROJ,
     MLP,
-    MOE,
     RECOMPUTE_MODULES,
 )
 
@@ -40,14 +38,6 @@ OTHERS = re.compile(
 UNLEARNED = ("alibi", "none")
 # What describes layers that options do not.
 OWN_LAYERS = {"spec": "layers of their own are", "encoder_num_layers": "an encoder is"}
-# The sizes of latent attention, as a config.json calls them, with Megatron's own.
-LATENT = {
-    "q_lora_rank": ("q_lora_rank", 512),
-    "kv_lora_rank": ("kv_lora_rank", 512),
-    "qk_nope_head_dim": ("qk_head_dim", 128),
-    "qk_rope_head_dim": ("qk_pos_emb_head_dim", 64),
-    "v_head_dim": ("v_head_dim", 128),
-}
 
 
 def recognise(command: Sequence[str]) -> bool:
@@ -156,10 +146,6 @@ def _precision(keys: Keys, draft: Draft) -> None:
         draft.otherwise("train.grad_reduce_in_fp32", half == "bf16", keys.written(wide))
 
 
-# What Megatron-FSDP cuts, by the ZeRO stage that it is; it has the distributed optimizer always.
-STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads_params": 3}
-
-
 def _stage(keys: Keys, draft: Draft) -> None:
     """Which states ranks share out (distributed_data_parallel_config.py)."""
     key, strategy = "use_distributed_optimizer", "data_parallel_sharding_strategy"
@@ -169,8 +155,9 @@ def _stage(keys: Keys, draft: Draft) -> None:
         draft.put("train.zero", int(owned), "--use-distributed-optimizer")
         return
     word = "no_shard" if said is None else str(said)
-    if word in STRATEGIES:
-        draft.put("train.zero", STRATEGIES[word], keys.written(strategy), word)
+    strategies = MEGATRON.table["strategies"]
+    if word in strategies:
+        draft.put("train.zero", strategies[word], keys.written(strategy), word)
     else:
         draft.put("train.zero", 3, keys.written(strategy), word)
         draft.leave(keys.written(strategy), f"{word} is not planned: weights are cut too")
@@ -243,8 +230,6 @@ def _recomputation(keys: Keys, draft: Draft) -> None:
 
 
 MODULES = "recompute_modules"
-# Options that stood for a module before modules were named.
-OLDER = {"moe_layer_recompute": MOE, "recompute_mla_up_projection": MLA_UP_PROJ}
 
 
 def _modules(keys: Keys) -> list[str]:
@@ -252,7 +237,7 @@ def _modules(keys: Keys) -> list[str]:
     (transformer_config.py)."""
     named = keys.take(MODULES)
     names = [CORE_ATTN] if named is None else named if isinstance(named, list) else [named]
-    more = [module for option, module in OLDER.items() if keys.on(option)]
+    more = [module for option, module in MEGATRON.table["older_modules"].items() if keys.on(option)]
     return [*(shown(name)[1:-1] if named else name for name in names), *more]
 
 
@@ -338,7 +323,7 @@ def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:
         config["head_dim"] = channels or hidden // heads
     if latent:
         config |= {"model_type": "deepseek_v3", "num_key_value_heads": heads}
-        for mine, (theirs, size) in LATENT.items():
+        for mine, (theirs, size) in MEGATRON.table["latent"].items():
             config[mine] = draft.count(keys, theirs) or size
     return config | _experts(keys, config, draft) if experts or latent else config
 

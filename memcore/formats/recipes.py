@@ -13,28 +13,12 @@ from typing import Any
 from memcore.formats import hub, nemo, python
 from memcore.formats.found import Draft
 from memcore.formats.megatron import MASTERS, MOMENTS
+from memcore.formats.programs import Program
 from memcore.formats.texts import MAX_VALUES, module
 from memcore.models import cards
 
-# What NeMo's recipes call the options of Megatron, as parameters with defaults.
-PARAMETERS = {
-    **{f"{cut}_parallelism": f"{cut}_model_parallel_size" for cut in ("tensor", "pipeline")},
-    "context_parallelism": "context_parallel_size",
-    "expert_parallelism": "expert_model_parallel_size",
-    "virtual_pipeline_parallelism": "virtual_pipeline_model_parallel_size",
-    "sequence_parallelism": "sequence_parallel",
-    "num_gpus_per_node": "gpus_per_node",
-}
-MARKS = {
-    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
-    *("micro_batch_size", "global_batch_size", "seq_length", "expert_model_parallel_size"),
-}
-# What decides most of a step, and a recipe that this one begins with may have set.
-DECIDE = (
-    *("seq_length", "micro_batch_size", "global_batch_size", "tensor_model_parallel_size"),
-    *("pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size"),
-    *("sequence_parallel", "recompute_granularity", "mixed_precision", "overlap_grad_reduce"),
-)
+RECIPES = Program("nemo", "recipes")
+MARKS = nemo.NEMO.names["recipe"]
 DTYPES = (*MOMENTS, MASTERS)  # said as torch.bfloat16
 BEGINS = re.compile(r"_(?:config|recipe)$")  # of what is called: another recipe
 GPUS = re.compile(r"_(\d+)gpus?(?=_|$)")  # in a recipe's name
@@ -82,7 +66,7 @@ def read(content: str, draft: Draft) -> None:
         draft.leave(f"{helper}()", "what it sets is not in the file, so it is not planned")
     if base := _base(content, chosen):
         said = known[chosen]["policy"]["megatron_cfg"]
-        unsaid = ", ".join(key for key in DECIDE if key not in said)
+        unsaid = ", ".join(key for key in RECIPES.listed("decide") if key not in said)
         why = f"; taken as Megatron's own: {unsaid}" if unsaid else ""
         draft.leave(f"{base}()", f"the job begins with what it sets, which is not in the file{why}")
     draft.chosen(chosen, "job", known)
@@ -152,7 +136,7 @@ def _defaults(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:
     given = node.args.args[len(node.args.args) - len(node.args.defaults) :]
     for parameter, default in zip(given, node.args.defaults, strict=True):
         if isinstance(default, ast.Constant):
-            yield PARAMETERS.get(parameter.arg, parameter.arg), default.value
+            yield RECIPES.renamed.get(parameter.arg, parameter.arg), default.value
 
 
 def _keywords(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:
@@ -160,7 +144,7 @@ def _keywords(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:
     for call in ast.walk(node):
         for each in call.keywords if isinstance(call, ast.Call) else ():
             if each.arg and isinstance(each.value, ast.Constant) and each.value.value is not None:
-                yield PARAMETERS.get(each.arg, each.arg), each.value.value
+                yield RECIPES.renamed.get(each.arg, each.arg), each.value.value
 
 
 def _assigned(nodes: Any) -> Iterator[tuple[str, Any]]:

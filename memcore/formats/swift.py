@@ -27,15 +27,6 @@ from memcore.formats.texts import options
 JOBS = ("sft", "pt", "rlhf")
 TYPES = ("tuner_type", "train_type", "sft_type")
 MARKS = {*TYPES, "attn_impl", "split_dataset_ratio"}
-# Its names, and those of the Trainer's relatives.
-NAMES = {
-    **dict.fromkeys(TYPES, "finetuning_type"),
-    "model_id_or_path": "model",
-    "attn_impl": "attn_implementation",
-    "quant_bits": "bits",
-    "lora_dropout_p": "lora_dropout",
-    "batch_size": "per_device_train_batch_size",
-}
 ATTENTION = {"flash_attn": "flash_attention_2", "flash_attention_2": "flash_attention_2"}
 TUNERS = ("lora", "full", "none")
 OFFLOADED = {"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
@@ -83,7 +74,7 @@ def launched(command: Sequence[str], draft: Draft) -> None:
 
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What the Trainer is told."""
-    own = {NAMES.get(name, name): value for name, value in values.items()}
+    own = trainer.SWIFT.rename(values)
     attention = str(own.get("attn_implementation", ""))
     own["attn_implementation"] = ATTENTION.get(attention, attention) or None
     own.setdefault("torch_dtype", "bfloat16")

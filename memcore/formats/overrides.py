@@ -14,6 +14,7 @@ from pathlib import PurePath
 
 from memcore.formats import accelerate, launchers
 from memcore.formats.launchers import BY_FILE, OTHER_FILES
+from memcore.formats.python import GIVEN
 from memcore.formats.texts import Text, options, read_value, written
 
 # Programs whose words after them are their own, in place of a module's or a script's.
@@ -26,6 +27,7 @@ OF_LAUNCH = {
     *("main_process_port", "machine_rank", "accelerate_config", "config", "config_name", "module"),
     *("config_file", "config_path", "config_dir", "c", "m", "launcher", "hostfile", "include"),
 }
+TAKES_OPTIONS = (".add_argument(", "HfArgumentParser", "@dataclass", "typer.", "click.option")
 SETS = re.compile(r"\+{0,2}([A-Za-z][\w.-]*)=(.*)", re.DOTALL)
 
 
@@ -53,16 +55,14 @@ def applied(texts: Sequence[Text]) -> list[Text]:
 
 def _parses(text: Text) -> bool:
     """Whether a text is a script in Python that takes options."""
-    return text.name.endswith(".py") and ".add_argument(" in text.content
+    return text.name.endswith(".py") and any(mark in text.content for mark in TAKES_OPTIONS)
 
 
 def _with(text: Text, given: list[tuple[str, str]]) -> Text:
     """A text with what a command says over it: over a script's own defaults of its options too."""
     if not given or text.document is not None:
         return Text(text.name, text.content, tuple(given)) if given else text
-    told = [
-        f'given.add_argument("--{name}", default={_constant(value)!r})' for name, value in given
-    ]
+    told = [f'{GIVEN}("--{name}", default={_constant(value)!r})' for name, value in given]
     return Text(text.name, "\n".join((text.content, *told)))
 
 

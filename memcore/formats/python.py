@@ -85,12 +85,62 @@ def constants(tree: ast.Module) -> dict[str, Any]:
             said = value(node.value, found)
             if isinstance(target, ast.Name) and said is not None and _is_small(said):
                 found[target.id] = said
-        elif isinstance(node, ast.Call) and last_name(node.func) == "add_argument":
-            names = [each.value for each in node.args if isinstance(each, ast.Constant)]
-            said = next((value(k.value, found) for k in node.keywords if k.arg == "default"), None)
-            if names and said is not None:
-                found["." + str(names[-1]).lstrip("-").replace("-", "_")] = said
+        elif isinstance(node, ast.FunctionDef):  # what its parameters are where nobody gives them
+            for name, said in _defaults(node, found):
+                found.setdefault(name, said)
+        elif isinstance(node, ast.ClassDef) and node.decorator_list:  # a dataclass
+            for name, said in _fields(node, found):
+                found.setdefault(f".{name}", said)
+        elif isinstance(node, ast.Call) and last_name(node.func) in OPTIONS:
+            name, said = _option(node), _default(node, found)
+            if name and said is not None:
+                found[f".{name}"] = said
+                found.setdefault(name, said)
+    for each in tree.body:  # what a command gives, which stands over all
+        call = each.value if isinstance(each, ast.Expr) else None
+        if isinstance(call, ast.Call) and last_name(call.func) == GIVEN:
+            found[f".{_option(call)}"] = found[_option(call)] = _default(call, found)
     return found
+
+
+OPTIONS = ("add_argument", "option")  # argparse's, click's
+GIVEN = "given_by_the_command"  # the call by which overrides.py writes what a command gives
+FIELDS = ("field", "Field", "Option", "Argument")  # of dataclasses and of typer
+
+
+def _option(call: ast.Call) -> str:
+    names = [each.value for each in call.args if isinstance(each, ast.Constant)]
+    return str(names[-1]).lstrip("-").replace("-", "_") if names else ""
+
+
+def _default(call: ast.Call, constants: Mapping[str, Any]) -> Any:
+    return next((value(k.value, constants) for k in call.keywords if k.arg == "default"), None)
+
+
+def _defaults(node: ast.FunctionDef, constants: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Parameters of a function whose default is a constant."""
+    given = node.args.args[len(node.args.args) - len(node.args.defaults) :]
+    pairs = [*zip(given, node.args.defaults, strict=True)]
+    pairs += [(a, d) for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d]
+    return [(a.arg, said) for a, d in pairs if (said := _field(d, constants)) is not None]
+
+
+def _fields(node: ast.ClassDef, constants: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Fields of a dataclass whose default is a constant."""
+    return [
+        (each.target.id, said)
+        for each in node.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and each.value
+        if (said := _field(each.value, constants)) is not None
+    ]
+
+
+def _field(node: ast.expr, constants: Mapping[str, Any]) -> Any:
+    """A constant, also within field(default=...) and typer.Option(...)."""
+    if isinstance(node, ast.Call) and last_name(node.func) in FIELDS:
+        first = value(node.args[0], constants) if node.args else None
+        return first if first is not None else _default(node, constants)
+    return value(node, constants)
 
 
 def value(node: ast.expr, constants: Mapping[str, Any]) -> Any:

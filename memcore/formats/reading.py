@@ -779,6 +779,9 @@ def _in_16_bits(draft: Draft) -> None:
         draft.leave(path, f"fp32 is not planned for {framework.label}: bf16-mixed is")
 
 
+ENDS = ("embed_tokens", "lm_head", "wte", "embed_in", "embed_out")  # of a model, beside its layers
+
+
 def _modules(draft: Draft, model: Model) -> None:
     """Layers that adapters are listed for and the model has not are passed over, as PEFT does."""
     path = "train.lora_modules"
@@ -788,6 +791,10 @@ def _modules(draft: Draft, model: Model) -> None:
         return
     names = ", ".join(absent)
     draft.leave(path, f"{names}: the model's layers have no such linear layer, so it is left out")
+    if ends := [name for name in absent if name in ENDS]:
+        draft.leave(
+            ", ".join(ends), "is trained too, by PEFT's adapters or whole, and not planned here"
+        )
     rest = [name for name in asked if name not in absent]
     if rest:
         draft.fields[path] = ",".join(rest)

@@ -26,6 +26,13 @@ COMPUTED = "computed"  # the key of those whose values no constant says
 # What loads a model for training, and the keys that say in which dtype.
 LOADS = re.compile(r"(?:For\w+|AutoModel|FastLanguageModel|FastModel|FastVisionModel)\.from_pre")
 DTYPES = {"dtype", "torch_dtype"}
+# A model that starts anew, as transformers' config says its sizes.
+CONFIG = re.compile(
+    r"^(Llama|Mistral|Qwen2|Qwen3|GPT2|GPTNeoX|Gemma2?|Bert|Roberta|T5|Phi3|OPT)Config$"
+)
+KINDS = {"gptneo_x": "gpt_neox"}
+OF_SIZE = {"hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers"}
+SIZES = "the model's config"  # the key of these
 HEADS = re.compile(r"AutoModel(For(?:Sequence|Token|Image)Classification|ForQuestionAnswering)\b")
 HEAD = "the head"  # the key of what stands in place of the vocabulary
 STORED = "loaded as stored"  # the key of a script that says no dtype
@@ -68,6 +75,9 @@ def settings(content: str) -> dict[str, Any]:
                 for name in trainer.HF.names["decide"] & given.keys()
                 if given[name] is None and _asks(node, name)
             )
+        if (made := CONFIG.search(called)) and OF_SIZE & said.keys():
+            kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", made[1]).lower()
+            beside.setdefault(SIZES, {"model_type": KINDS.get(kind, kind), **said})
         if called.endswith("Trainer") and isinstance(said.get("model"), str):
             beside.setdefault(MODEL, said["model"])
         if TRAINS.search(called):
@@ -109,6 +119,9 @@ def read(content: str, draft: Draft) -> None:
         draft.put("train.adapter_dtype", "fp32", "Unsloth's get_peft_model")
     if re.search(r"^\s*\w+ = prepare_model_for_kbit_training\(", content, re.MULTILINE):
         draft.put("train.unquantized_dtype", "fp32", "prepare_model_for_kbit_training")
+    sizes = said.pop(SIZES, None)
+    if sizes is not None and not said.get(MODEL):
+        draft.config = draft.config or sizes
     if head := said.pop(HEAD, ""):
         classes = said.pop("num_labels", None)
         draft.head = head, classes if isinstance(classes, int) else LABELS

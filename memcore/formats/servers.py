@@ -438,12 +438,12 @@ def called(content: str) -> tuple[Server, dict[str, Any]] | None:
         for node in python.nodes(tree)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
         for target in node.targets
-        if isinstance(target, ast.Name) and _last(node.value) in {*calls, *BESIDE}
+        if isinstance(target, ast.Name) and python.last_name(node.value.func) in {*calls, *BESIDE}
     }
     for node in python.nodes(tree):
         if not isinstance(node, ast.Call):
             continue
-        function = _last(node)
+        function = python.last_name(node.func)
         if function == OFFLINE:
             found[OFFLINE] = server.engine == server.label == VLLM
         if function in calls and node.args:
@@ -464,11 +464,6 @@ def called(content: str) -> tuple[Server, dict[str, Any]] | None:
     if server is LLAMA and found:
         found[BOUND] = True
     return (server, found) if any(found.values()) else None
-
-
-def _last(call: ast.Call) -> str:
-    """What a call calls, without what it is of."""
-    return python.last_name(call.func)
 
 
 def _none(node: ast.expr) -> bool:
@@ -728,6 +723,10 @@ def _all_experts(draft: Draft, around: Around) -> None:
 
 
 def _tgi(keys: Keys, draft: Draft) -> None:
+    if keys.on("sharded") and "serve.tp" not in draft.fields:
+        draft.leave(
+            "--sharded", "is over all GPUs that it sees, and no --num-shard says: set serve.tp"
+        )
     prompt, total = (
         draft.count(keys, *named)
         for named in (("max_input_tokens", "max_input_length"), ("max_total_tokens",))

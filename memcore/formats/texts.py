@@ -609,9 +609,17 @@ _SUBSTITUTED = re.compile(r"\$\((?!\()([\w./-]*+)[^()\n]*+\)|(?<=[ =])`([\w./-]+
 _FOLDERS = re.compile(r"(?<=[\w.:])\\(?=[\w.])")
 
 
+_BATCH = re.compile(
+    r"^[ \t]*@?set[ \t]+\"?(\w{1,80})=([^\n\"]*)\"?[ \t]*$", re.MULTILINE | re.IGNORECASE
+)
+
+
 def _shell(content: str) -> str:
-    """A script as a shell has it: variables of a Makefile, a justfile or a systemd unit, folders of
-    Windows, and what a command prints, of which nothing is known, as one word."""
+    """A script as a shell has it: variables of a Makefile, a justfile, a systemd unit or a batch
+    file, folders of Windows, and what a command prints, of which nothing is known, as one word."""
+    if _BATCH.search(content) and "%" in content:
+        content = _BATCH.sub(lambda found: f'{found[1]}="{found[2].strip()}"', content)
+        content = re.sub(r"%(\w{1,80})%", r"${\1}", content)
     if _MADE.search(content):
         content = _MADE.sub(
             lambda found: f'{found[1]}="{found[2].strip().strip(chr(34))}"', content
@@ -854,10 +862,10 @@ def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
             text = re.sub(r"\$\((\w+)\)", r"${\1}", str(each)).replace("$$", "$")
             if text.lstrip().startswith("--") and not isinstance(said, list):
                 words += _words(_expanded(" ".join(text.split()), variables))
-            elif "\n" in text.strip():
+            elif "\n" in text.strip() or (isinstance(said, list) and _takes_script(words)):
                 inner_of = _OF_SHELL.fullmatch(text)
                 scripts.append(inner_of[2] if inner_of else text)
-                if words and _TAKES_SCRIPT.fullmatch(" ".join(words)):
+                if _takes_script(words):
                     words, named = [], True  # what follows is the script's: its $0 first
             elif named:
                 named = False
@@ -873,12 +881,19 @@ def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
     inner = [re.sub(r'"?\$@"?', lambda _: others, text) for text in scripts]
     commands = [command for text in inner for command in _script(text, variables)]
     given = {key: value for key, value in variables.items() if key.startswith(_OF_ENGINES)}
-    ours = (f"{key}={_expanded(value, {})}" for key, value in given.items())
-    return [*([(*ours, image, *words)] if words else ()), *commands]
+    ours = tuple(f"{key}={_expanded(value, {})}" for key, value in given.items())
+    if words:
+        return [(*ours, image, *words), *commands]
+    return [ours, *commands] if ours and commands else commands
+
+
+def _takes_script(words: Sequence[str]) -> bool:
+    """Whether the next word is a script: `sh -c`."""
+    return bool(words) and _TAKES_SCRIPT.fullmatch(" ".join(words)) is not None
 
 
 # What variables begin with that servers go by.
-_OF_ENGINES = ("VLLM_", "SGLANG_", "CUDA_VISIBLE_DEVICES")
+_OF_ENGINES = ("VLLM_", "SGLANG_", "OLLAMA_", "LLAMA_ARG_", "CUDA_VISIBLE_DEVICES")
 
 
 def _of_environment(image: str, variables: Mapping[str, str]) -> list[str]:

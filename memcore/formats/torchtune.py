@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
-from memcore.formats import hub
+from memcore.formats import hub, methods
 from memcore.formats.found import Around, Draft, Keys, names
 from memcore.formats.programs import Program
 
 PART = "_component_"
+# Losses of pairs of answers (torchtune 0.6.1: rlhf/loss/dpo.py).
+PAIRED = re.compile(r"\.(DPO|IPO|SimPO|KTO)Loss$", re.IGNORECASE)
 BUILDER = re.compile(r"torchtune\.models\.\w+\.(lora_|qlora_)?(\w+)")
 TUNE = Program("torchtune")
 # What the recipes have that train nothing.
@@ -74,6 +76,11 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     loss = str(keys.inner("loss").take(PART))
     if "ChunkedOutput" in loss:
         draft.leave("loss._component_", "logits in pieces that are all kept are planned whole")
+    if towards := PAIRED.search(loss):
+        kind = towards[1].lower()
+        methods.paired(draft, "loss._component_", methods.PAIRED[kind])
+        methods.referred(Keys({}), draft, kind, "loss._component_")
+        draft.put("train.cross_entropy", "eager", "loss._component_", loss.rpartition(".")[2])
     if "LinearCrossEntropyLoss" in loss:
         draft.put("train.cross_entropy", "chunked", "loss._component_", "LinearCrossEntropyLoss")
     if draft.ranks > 1 or any(key.startswith("fsdp") for key in values):

@@ -15,7 +15,7 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import Family, heads_of, layer_kinds
 from memcore.models.families.rows import Row, Sizes, classes_of, rows, spelled_out
 from memcore.models.formulas import value_of
-from memcore.models.model import Model
+from memcore.models.model import Model, Recurrence
 from memcore.tape.kinds import FULL, FULL_NOPE, SLIDING, is_dense
 from memcore.tape.kinds import dense as as_dense
 from memcore.tape.structure import Structure, Traits
@@ -155,6 +155,9 @@ def model_of(k: Keys, family: str) -> Model:
     sizes.check()
     fields = {name: sizes.of(value) for name, value in row["model"].items()}
     fields = {name: tuple(f) if isinstance(f, list) else f for name, f in fields.items()}
+    if "recurrence" in row:
+        said = {name: sizes.of(value) for name, value in row["recurrence"].items()}
+        fields["recurrence"] = Recurrence(**said)
     own = {name: sizes[name] for name in row.get("flags", {})}
     own |= {name: sizes.of(value) for name, value in row["traits"].items()}
     for inner in sizes.inside.values():

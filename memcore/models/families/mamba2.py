@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from memcore.errors import shown
 from memcore.layers.ops import (
@@ -21,7 +22,7 @@ from memcore.layers.ops import (
 )
 from memcore.layers.recurrent import mamba2_mixer, mamba_mixer
 from memcore.models.config import Keys
-from memcore.models.families.decoders import family_of, llama_like, routing, with_experts
+from memcore.models.families.decoders import family_of, llama_like, model_of, routing, with_experts
 from memcore.models.families.family import mixed_kinds, numbers_of_layers
 from memcore.models.families.llama import attention, embed, head, scaled
 from memcore.models.families.mixtral import granite_mixture
@@ -29,10 +30,8 @@ from memcore.models.model import Model, Recurrence
 from memcore.tape.dims import FUSED, TP, VOCAB, D, F
 from memcore.tape.kinds import BESIDE, FULL, RECURRENT, Part, dense, first, is_dense, nope, recurs
 from memcore.tape.primitives import add, cast, linear, multiply, scale, split
-from memcore.tape.structure import CAUSAL, Structure, Traits
+from memcore.tape.structure import CAUSAL, Structure
 from memcore.tape.tape import Tape, Tensor
-
-UNLIMITED = 1 << 25  # tokens: no position is told to the model, so none that a plan has is too many
 
 
 def heads_of_a_state(k: Keys, heads: int, width: int, by_key: str) -> int:
@@ -54,70 +53,17 @@ def _mamba2(k: Keys) -> Model:
     if heads * dim != expand * hidden:
         width = f"expand x hidden_size = {expand * hidden:,}"
         k.fail("num_heads", f"{heads:,} heads of {dim:,} are not {width}")
-    layers, bias = k.count("num_hidden_layers", 64, 100_000), k.flag("use_bias", False)
-    groups = k.count("n_groups", 8, 10**6)
-    k.divides("num_heads", heads, "n_groups", groups)
-    wide = k.flag("residual_in_fp32", True)
-    return Model(
-        family="mamba2",
-        layers=layers,
-        hidden_size=hidden,
-        intermediate_size=expand * hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=dim,
-        vocab_size=k.count("vocab_size", 32_768),
-        max_positions=UNLIMITED,
-        kinds=(first(RECURRENT), *[RECURRENT] * (layers - 1)) if wide else (RECURRENT,) * layers,
-        recurrence=Recurrence(
-            heads, dim, k.count("state_size", 128), groups, k.count("conv_kernel", 4, 1000),
-            k.count("chunk_size", 256), alone=True,
-        ),
-        traits=Traits(
-            activation=k.word("hidden_act", "silu", {"silu": "silu", "swish": "silu"}),
-            tied_embeddings=k.flag("tie_word_embeddings", False),
-            residual_fp32=wide,
-            recurrence_bias=bias,
-            recurrence_out_bias=bias,
-            convolution_bias=k.flag("use_conv_bias", True),
-        ),
-    )  # fmt: skip
+    return _recurrent(k, "mamba2")
+
+
+def _recurrent(k: Keys, family: str) -> Model:
+    """A model whose layers all have a state, and may widen the residual stream in the first."""
+    model = model_of(k, family)
+    begins = first(RECURRENT) if model.traits.residual_fp32 else RECURRENT
+    return replace(model, kinds=(begins, *[RECURRENT] * (model.layers - 1)))
 
 
 SELECTIVE_CHUNK = 2048  # tokens between states that selective_scan.cpp keeps
-
-
-def _mamba(k: Keys) -> Model:
-    """Mamba 1: each channel is a head, with a state of its own."""
-    hidden, expand = k.count("hidden_size", 768), k.count("expand", 2, 1000)
-    inner = k.count_or("intermediate_size", expand * hidden)  # which Falcon's file says apart
-    layers = k.count("num_hidden_layers", 32, 100_000)
-    given = k.config.get("time_step_rank", "auto")
-    rank = -(-hidden // 16) if given == "auto" else k.count("time_step_rank", 1)
-    k.refuse("use_bias", False)  # of a last product that the kernel makes too
-    wide = k.flag("residual_in_fp32", True)
-    return Model(
-        family="mamba",
-        layers=layers,
-        hidden_size=hidden,
-        intermediate_size=inner,
-        heads=inner,
-        kv_heads=inner,
-        head_dim=1,
-        vocab_size=k.count("vocab_size", 50_280),
-        max_positions=UNLIMITED,
-        kinds=(first(RECURRENT), *[RECURRENT] * (layers - 1)) if wide else (RECURRENT,) * layers,
-        recurrence=Recurrence(
-            inner, 1, k.count("state_size", 16), 0, k.count("conv_kernel", 4, 1000),
-            SELECTIVE_CHUNK, alone=True, step_rank=rank,
-        ),
-        traits=Traits(
-            activation=k.word("hidden_act", "silu", {"silu": "silu", "swish": "silu"}),
-            tied_embeddings=k.flag("tie_word_embeddings", True),
-            residual_fp32=wide,
-            convolution_bias=k.flag("use_conv_bias", True),
-        ),
-    )  # fmt: skip
 
 
 def _mamba_layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
@@ -282,9 +228,16 @@ def _scaled_mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILIES = {
-    "mamba": family_of("mamba", _mamba, embed, _mamba_layer, _mamba2_head, losses=("eager",)),
+    "mamba": family_of(
+        "mamba",
+        partial(_recurrent, family="mamba"),
+        embed,
+        _mamba_layer,
+        _mamba2_head,
+        losses=("eager",),
+    ),
     "mamba2": family_of("mamba2", _mamba2, embed, _mamba2_layer, _mamba2_head, losses=("eager",)),
     "bamba": family_of("bamba", _bamba, embed, _bamba_layer, head),
     "granitemoehybrid": family_of("granitemoehybrid", _granite, embed, _granite_layer, head),
     "falcon_h1": family_of("falcon_h1", _falcon_h1, embed, _falcon_h1_layer, head),
-}
+}  # fmt: skip

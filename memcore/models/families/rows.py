@@ -167,6 +167,9 @@ class Sizes(Mapping[str, Any]):
                 return k.word(key, value, {word: ACTIVATIONS[word] for word in known})
             case {"rope": value}:
                 return k.rope(key, value, usual.get("before", ""))
+            case {"auto": formula}:
+                said = k.config.get(key, "auto") != "auto"
+                return k.count(key, 1) if said else self.of(formula)
             case {"dropout": value}:
                 return k.dropout(key, value)
             case {"integer": value}:

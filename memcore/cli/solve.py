@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from memcore.cli.arguments import Commands, command, plan_argument, positive, target_options
+from memcore.cli.arguments import Commands, command, count, plan_argument, positive, target_options
 from memcore.cli.printing import answer as told
 from memcore.cli.printing import fail
 from memcore.cli.reading import given_plan
@@ -45,6 +45,8 @@ def add(commands: Commands) -> None:
     about = "what has to fit is serving, also where the field is not of serving"
     sub.add_argument("--serving", action="store_true", help=about)
     sub.add_argument("--rate", type=positive, help="requests per second, which gpus needs")
+    about = "users at once, for gpus: short for `memplan search --serve --users N`"
+    sub.add_argument("--users", metavar="N", type=count, default=0, help=about)
     target_options(sub)
     about = "most {} of the whole run, for cluster.gpus; else the plan's run.target_{}"
     sub.add_argument("--days", type=positive, help=about.format("days", "days"))
@@ -56,6 +58,8 @@ def _solve(args: argparse.Namespace) -> int:
     from memcore.search import solve
     from memcore.serving.serve import servable
 
+    if args.question == "gpus" and args.users:
+        return _searched(args)
     plan = given_plan(args)
     if args.question == "gpus" and _trains(plan, args):
         args.question = "cluster.gpus"
@@ -69,14 +73,28 @@ def _solve(args: argparse.Namespace) -> int:
     if args.question == "gpus":
         if args.rate is None:
             return fail(
-                "how many requests per second? Say --rate; for users at once ask `memplan search "
-                "--serve --users N`, and for GPUs to train on `memplan solve cluster.gpus`"
+                "how many requests per second? Say --rate, or --users for users at once; for GPUs "
+                "to train on ask `memplan solve cluster.gpus`"
             )
         found = solve.fewest_gpus(plan, args.rate, targets)
     else:
         find = {"context": solve.longest_context, "concurrency": solve.largest_concurrency}
         found = find[args.question](plan, targets)
     return told(args, found.to_dict, lambda: _solved(found, targets))
+
+
+def _searched(args: argparse.Namespace) -> int:
+    """The fewest GPUs for users at once are what a search of servers finds."""
+    from memcore.cli.program import main
+
+    words = ["search", args.plan, "--serve", "--users", str(args.users)]
+    for said in args.set:
+        name, _, value = said.partition("=")
+        words += ["--gpu", value] if name == "cluster.gpu" else ["--set", said]
+    for name in ("job", "ttft", "tpot"):
+        if (value := getattr(args, name)) is not None:
+            words += [f"--{name}", str(value)]
+    return main([*words, "--json"] if args.json else words)
 
 
 def _trains(plan: Plan, args: argparse.Namespace) -> bool:
@@ -88,6 +106,8 @@ def _unread(args: argparse.Namespace) -> str:
     """What is wrong with an option that the question does not read; '' of none."""
     if args.question != "gpus" and args.rate:
         return f"--rate is read by `memplan solve gpus`, and not by {args.question}"
+    if args.users:
+        return f"--users is read by `memplan solve gpus`, and not by {args.question}"
     for name in ("days", "cost"):
         if args.question != "cluster.gpus" and getattr(args, name):
             return f"--{name} is read by `memplan solve cluster.gpus`, and not by {args.question}"

@@ -67,19 +67,12 @@ def _along(found: Sweep, own: Any) -> go.Figure:
     limit = max((s.limit for s in spots), default=0)
     ys = [(s.value or 0) / unit for s in spots]
     top, bottom = max([*ys, 0.0]), min([*ys, 0.0])
-    beyond = ""
     if of.parts:
-        most = max((s.high for s in spots), default=0)
         top = max(limit / unit, min(top, HIGHEST * limit / unit))
-        beyond = f"up to {bytes_text(most)}, above the chart" if most / unit > 1.08 * top else ""
     elif of.zero_line:  # below zero it does not fit: how far, is no question
         bottom = max(bottom, -max(top, 0.2 * limit / unit))
     shapes, notes = _lines(found, own, limit / unit, xs)
-    if beyond:
-        notes.append(
-            {"text": beyond, "x": 1, "xref": "paper", "xanchor": "right", "y": 1, "yref": "paper",
-             "yanchor": "bottom", "showarrow": False}
-        )  # fmt: skip
+    notes += _cut(spots, 1.08 * top) if of.parts else []
     title = f"{exploring.title(found.path)}{f' ({u})' if (u := exploring.unit(found.path)) else ''}"
     return figure(
         traces,
@@ -291,10 +284,8 @@ def _words(found: Sweep, own: Any) -> go.Figure:
     least = min([0.0, *((s.value or 0) / unit for s in spots)])
     most = max([0.0, *((s.value or 0) / unit for s in spots)])
     if of.parts:
-        most = max(s.limit for s in spots) / unit if not spots else max(
-            most if most < 3 * spots[0].limit / unit else 3 * spots[0].limit / unit,
-            *(s.limit / unit for s in spots),
-        )  # fmt: skip
+        limit = max((s.limit for s in spots), default=0) / unit
+        most = max(limit, min(most, HIGHEST * limit))
     return figure(
         bars,
         height=130 + 30 * max(1, len(spots)),
@@ -305,7 +296,19 @@ def _words(found: Sweep, own: Any) -> go.Figure:
             "tickformat": ".0%" if of.key == "mfu" else None,
         },
         yaxis={"categoryorder": "array", "categoryarray": labels, "autorange": "reversed"},
+        annotations=_cut(spots, 1.05 * most) if of.parts else [],
     )
+
+
+def _cut(spots: Sequence[Spot], end: float) -> list[dict[str, Any]]:
+    """Where an axis ends below the largest memory: how large that is."""
+    most = max((s.high for s in spots), default=0)
+    if most <= end * GiB:
+        return []
+    return [
+        {"text": f"up to {bytes_text(most)}, beyond the chart", "x": 1, "xref": "paper",
+         "xanchor": "right", "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
+    ]  # fmt: skip
 
 
 def _limits(spots: Sequence[Spot], labels: Sequence[str]) -> Trace:

@@ -88,7 +88,7 @@ def test_what_lies_above_the_chart_is_told() -> None:
     found = sweep(TIGHT, "train.seq_len", "device")
     figure = charts.swept(found, 4096)
     assert max(s.high for s in found.spots) > figure.layout.yaxis.range[1] * 2**30
-    (note,) = [a.text for a in figure.layout.annotations if "above the chart" in a.text]
+    (note,) = [a.text for a in figure.layout.annotations if "beyond the chart" in a.text]
     assert note.startswith(f"up to {bytes_text(max(s.high for s in found.spots))}")
 
 

@@ -100,14 +100,6 @@ WAITS = {
 RAMP = ("#2F4B7C", "#5C6A7D", "#838479", "#B09F69", "#E0BE4C", "#FDE737")
 
 
-def ramp(share: float) -> str:
-    """The colour of a share of the way from the least to the most."""
-    at = min(1.0, max(0.0, share)) * (len(RAMP) - 1)
-    first = min(int(at), len(RAMP) - 2)
-    pairs = zip(_channels(RAMP[first]), _channels(RAMP[first + 1]), strict=True)
-    return "#" + "".join(f"{round(a + (b - a) * (at - first)):02X}" for a, b in pairs)
-
-
 def _channels(colour: str) -> tuple[int, ...]:
     return tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5))
 

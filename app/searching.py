@@ -26,7 +26,7 @@ from memcore.training.training import not_planned
 from memcore.units import seconds_text
 
 KEEP_TITLES = {"training": "Nothing", "rounding": "Rounding", "anything": "Anything"}
-BY_TITLES = {"time": "Time", "cost": "Cost", "energy": "Energy", "headroom": "Headroom"}
+BY_TITLES = {"time": "Time", "cost": "Cost", "energy": "Energy"}
 SHOWN_EACH = 0.2  # seconds between two steps of the progress bar
 ONE = threading.Lock()  # a search takes a whole processor: of all sessions one at a time
 
@@ -106,7 +106,7 @@ def _choices(now: Options, look: Callable[[str], None]) -> None:
             BY,
             format_func=lambda b: BY_TITLES[b],
             key=state.control("search_by", now.by, take("by")),
-            help="The least time, cost or energy of the whole run, or the most headroom.",
+            help="The least time, cost or energy of the whole run.",
         )
         st.number_input(
             "GPUs at most",

@@ -71,11 +71,10 @@ def add(commands: Commands) -> None:
     words = ("training", "rounding", "anything")
     sub.add_argument("--keep", choices=words, default="training", help=about)
     about = (
-        "what is best: the time (default), the cost or the energy of the whole run, or memory to "
-        "spare; with --serve the cost (default) of an hour, the time or energy of a token, or "
-        "room for sequences"
+        "what is best: the time (default), the cost or the energy of the whole run; with --serve "
+        "the cost (default) of an hour, the time or the energy of a token"
     )
-    sub.add_argument("--by", choices=("time", "cost", "energy", "headroom"), help=about)
+    sub.add_argument("--by", choices=("time", "cost", "energy"), help=about)
     about = "leave out what costs more for the whole run; with --serve, for an hour"
     money = above_zero("an amount", 1e15)
     sub.add_argument("--cost-at-most", metavar="USD", type=money, default=0.0, help=about)

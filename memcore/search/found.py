@@ -12,8 +12,7 @@ from memcore.search.waterfall import Change
 from memcore.timing.certainty import Apart
 
 ZERO = "train.zero"
-TIME, COST, ENERGY, HEADROOM = "time", "cost", "energy", "headroom"
-BY = (TIME, COST, ENERGY, HEADROOM)
+BY = TIME, COST, ENERGY = ("time", "cost", "energy")
 LISTED = 10  # of the best
 FITS = "fits"
 MEMORY, HOST, RULES, SLOWER, BEATEN, MONEY = (
@@ -71,7 +70,7 @@ class Found:
     pareto     of GPUs, time and cost, those that nothing beats in all: the fewest GPUs first
     nowhere    GPUs on which nothing fits, and what excluded most of it
     nearest    where nothing keeps to the targets, what is least too slow, and by how much in words
-    apart      by how much plans like the best must differ to be told apart; None of headroom
+    apart      by how much plans like the best must differ to be told apart; None of rents
     why        what the best plan changed, one by one, with what each moved
     stopped    whether it was stopped before all was judged
     left       combinations that were not judged then; None where it was not yet known how many
@@ -108,6 +107,5 @@ class Found:
 
 
 def to_a_percent(one: Plan, other: Plan) -> Apart:
-    """Of an hour's rent, and of memory: what is unsure of that, the runtime's own, is the same in
-    all plans of a search."""
+    """Of an hour's rent."""
     return Apart(1 + 10**-DIGITS, "", 0)

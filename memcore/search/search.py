@@ -40,7 +40,6 @@ from memcore.search.found import (
     BY,
     ENERGY,
     FITS,
-    HEADROOM,
     HOST,
     LISTED,
     MEMORY,
@@ -52,7 +51,6 @@ from memcore.search.found import (
     Found,
     Point,
     Progress,
-    to_a_percent,
 )
 from memcore.search.fronts import front
 from memcore.search.levers import differences
@@ -100,7 +98,7 @@ def search(
     gpus          presets to choose from; none is the plan's own
     gpus_at_most  None is as many as the plan has
     keep          what may not change: 'training', 'rounding' or 'anything' (space.KEEPS says more)
-    by            'time' or 'cost' of the whole run, its 'energy', or 'headroom' of the GPU
+    by            'time', 'cost' or 'energy' of the whole run
     cost_at_most  of the whole run in USD, at the plan's price or the lowest that is listed; 0: any
     thorough      whether ways are tried too that hardly anybody takes (space.Space says which)
     progress      is called with how many groups of plans are done, and of how many; what raises
@@ -413,7 +411,7 @@ class _Search:
         first, done = len(self.asked), 0
         self.asked += groups
         for of, family in self._families(groups):
-            if done and self.by != HEADROOM:
+            if done:
                 self.time_what_may_win()
             if progress:
                 progress(done, len(groups))
@@ -469,7 +467,7 @@ class _Search:
                     least = self._least(family, where, again)
                     left = least <= limits
                 excluded[BEATEN] += int(np.sum(~left))
-                asked = left if self.by == HEADROOM else _left(left, again, faster)
+                asked = _left(left, again, faster)
                 tell(SLOWER, left & ~asked, least)
                 here = asked
                 if where != on_host and on_host in fitting:
@@ -477,7 +475,7 @@ class _Search:
                     tell(MEMORY, asked & ~here, least)
                 if not here.any():
                     continue
-                room, found = family.room(_words(where, again), here, self.by == HEADROOM)
+                room, found = family.room(_words(where, again), here, exact=False)
                 over = room < 0
                 fits |= here & found
                 hosted = here & ~over & ~found
@@ -493,9 +491,7 @@ class _Search:
         self.cells += cells
 
     def _least(self, family: Family, where: Offload, again: str) -> Any:
-        """Seconds that a token of each member takes at least; 0 where time does not matter."""
-        if self.by == HEADROOM:
-            return np.zeros(len(family))
+        """Seconds that a token of each member takes at least."""
         return FLOOR * family.least_seconds(_words(where, again))
 
     def counts(self) -> Counter[str]:
@@ -512,7 +508,7 @@ class _Search:
     def _winning(self, family: Family, fits: Any) -> Iterator[int]:
         """Of members that fit those that may win: without a pipeline a smaller micro-batch is
         slower than a larger one."""
-        largest = family.plan.parallel.pp == 1 and self.by != HEADROOM
+        largest = family.plan.parallel.pp == 1
         found: dict[int, dict[Batch, int]] = {}
         for i in fits.nonzero()[0]:
             found.setdefault(family.group_of[i], {})[family.batch(i)] = i
@@ -525,16 +521,6 @@ class _Search:
         """Time plans until no other can be among the best, nor the fastest on as many GPUs or
         fewer: plans whose arithmetic and offload alone take longer are left out. Those that take
         the least at least go first: they rule out more."""
-        if self.by == HEADROOM:
-            self.cells.sort(key=lambda c: -c.room)
-            rooms: list[int] = []
-            for cell in self.cells:  # of those with as much room the fastest is listed
-                if len(rooms) >= self.listed and cell.room < rooms[-1]:
-                    break
-                cell.seconds = cell.training.seconds
-                if not self._dear(cell) and self._is_new(cell):
-                    rooms.append(cell.room)
-            return
         for cell in sorted(self.cells[self._seen :], key=lambda c: c.least):
             if cell.least <= self.limit(cell.group.plan):
                 cell.seconds = cell.training.seconds
@@ -582,14 +568,9 @@ class _Search:
         for c in timed:
             same.setdefault(c.alike, []).append(c)
         timed = [self._one_of(of) for of in same.values()]
-        if self.by == HEADROOM:
-            timed.sort(key=lambda c: (-c.room, c.per_token))
-            scores = [float(c.room) for c in timed]
-        else:
-            timed.sort(key=lambda c: (self._score(c.plan, c.per_token), not c.group.same))
-            scores = [self._score(c.plan, c.per_token) for c in timed]
-        told = to_a_percent if self.by == HEADROOM else apart
-        ranks = ranked([c.plan for c in timed], scores, told)
+        timed.sort(key=lambda c: (self._score(c.plan, c.per_token), not c.group.same))
+        scores = [self._score(c.plan, c.per_token) for c in timed]
+        ranks = ranked([c.plan for c in timed], scores)
         chosen = timed[: self.listed]
         best = [self._point(c, r, same) for c, r in zip(chosen, ranks, strict=False)]
         pareto = [self._point(c, ranks[timed.index(c)], same) for c in _front(timed, self.start)]
@@ -605,7 +586,7 @@ class _Search:
             why=waterfall(self.start, best[0].plan) if best else (),
             stopped=stopped,
             left=None if self.there is None else self.there - self.judged,
-            apart=apart(best[0].plan, best[0].plan) if best and self.by != HEADROOM else None,
+            apart=apart(best[0].plan, best[0].plan) if best else None,
         )
 
     def _one_of(self, cells: Sequence[_Cell]) -> _Cell:

@@ -23,7 +23,6 @@ from memcore.search.found import (
     BY,
     COST,
     ENERGY,
-    HEADROOM,
     LISTED,
     MEMORY,
     MONEY,
@@ -87,8 +86,7 @@ def search_servers(
     gpus_at_most  of all replicas together; None: any number
     engines       none are the plan's where it names one, and else those that run on each GPU
     keep          'training': dtypes as the plan has them; else those of fewer bits are tried too
-    by            'cost' of all GPUs for an hour, 'time' of a token after the first, 'energy' of a
-                  token, or 'headroom': sequences that there is room for
+    by            'cost' of all GPUs for an hour, or 'time' (after the first) or 'energy' of a token
     cost_at_most  of all GPUs for an hour, in USD; 0: any
     progress      as of `search`
 
@@ -368,8 +366,6 @@ class _Run:
             return float(figures["tpot_seconds"])
         if self.by == ENERGY:
             return float(figures["joules_per_token"])
-        if self.by == HEADROOM:
-            return 1 / float(figures["max_concurrency"] * figures["replicas"])
         return float(figures.get("cost_per_hour", float("inf")))
 
     # --- the answer ------------------------------------------------------------------------------
@@ -377,7 +373,7 @@ class _Run:
     @property
     def told(self) -> Told:
         """By how much two plans must differ in what ways are ranked by."""
-        return to_a_percent if self.by in (COST, HEADROOM) else apart_serving
+        return to_a_percent if self.by == COST else apart_serving
 
     def found(self, names: Sequence[str], listed: int, stopped: bool) -> Found:
         ways = sorted(self.ways, key=lambda w: (w.score, *w.thrift))

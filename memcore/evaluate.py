@@ -9,6 +9,7 @@ from memcore.hardware.accelerator import FP32_PASSES, Accelerator
 from memcore.hardware.constants import MOST_GPUS
 from memcore.models.counts import active_parameters, parameters
 from memcore.models.families import FAMILIES
+from memcore.models.families.qwen_tower import SIDE
 from memcore.models.model import Model
 from memcore.plan.model_rules import attention_missing, has_attention
 from memcore.plan.plan import Plan, field_of
@@ -76,6 +77,7 @@ def evaluate(
 
 
 WIDER = "bf16-mixed"  # what precisions in 8 bits are held against
+CROPPED = 224  # pixels of a side (preprocessor_config.json of facebook/dinov2-base: crop_size)
 HARDLY = 0.01  # of the allocated peak: a word that is chosen to save memory saves more
 
 
@@ -144,6 +146,12 @@ def _notes(
 ) -> list[str]:
     """What a reader of the report should know besides its numbers."""
     notes = [*_of_rollouts(plan), *_booking_notes(plan, training is not None)]
+    image = plan.architecture.image
+    if image and image.free and plan.train.image_size == SIDE and image.height != CROPPED:
+        notes.append(
+            f"Images are those of config.json, {image.text}; train.image_size plans others, as the "
+            f"model takes them: DINOv2's processors make {CROPPED} x {CROPPED} of every image."
+        )
     if plan.accelerator.caveat:
         notes.append(f"{plan.accelerator.label} is {plan.accelerator.caveat}.")
     if training is None:

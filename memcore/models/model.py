@@ -31,6 +31,7 @@ class Image:
     unit     pixels that height and width are multiples of, where an image may have any size
     window   patches of a window's side, in layers that cut an image into windows; 0: none does
     most     tokens of the largest image that its processor lets through; 0: all are alike
+    free     an image may have any size too, to which learned positions are interpolated
     """
 
     height: int
@@ -45,10 +46,14 @@ class Image:
     unit: int = 0
     window: int = 0
     most: int = 0
+    free: bool = False
 
     def of_side(self, side: int) -> Image:
         """The image that a square of so many pixels a side becomes: sides to the nearest multiple
-        of `unit` (transformers' smart_resize). One of a fixed size stays as it is."""
+        of `unit` (transformers' smart_resize), or as they are. One of a fixed size stays as it is.
+        """
+        if self.free:
+            return replace(self, height=side, width=side)
         if not self.unit:
             return self
         pixels = max(1, round(side / self.unit)) * self.unit
@@ -312,6 +317,7 @@ class Model:
     layer_embedding    width of a token's embedding for each layer; 0: it has none
     layer_rows         tokens that have one, where not all of the vocabulary do
     position_rows      rows of a learned position table
+    table_rows         of it as it is stored, where images of another size are interpolated to
     kinds              one word per layer, if they differ; see FULL, SLIDING, FULL_NOPE, dense
     widths             of MLPs, of a model whose layers have several (kinds.wide)
     value_dim          width of one head's values, where it differs from head_dim
@@ -368,6 +374,7 @@ class Model:
     layer_embedding: int = 0
     layer_rows: int = 0
     position_rows: int = 0
+    table_rows: int = 0
     kinds: tuple[str, ...] = ()
     widths: tuple[int, ...] = ()
     value_dim: int = 0
@@ -408,6 +415,16 @@ class Model:
         image = self.tower.image.of_side(side)
         return replace(self, tower=replace(self.tower, image=image))
 
+    def resized(self, side: int) -> Model:
+        """This model of images with those of so many pixels a side, if it takes any size."""
+        if not (self.image and self.image.free):
+            return self
+        image, rows = self.image.of_side(side), self.position_rows
+        seen = rows + image.tokens - self.image.tokens
+        traits = replace(self.traits, interpolated=seen != rows)
+        return replace(self, image=image, max_positions=image.tokens, position_rows=seen,
+                       table_rows=rows, traits=traits)  # fmt: skip
+
     @property
     def stack_before(self) -> str:
         """What runs before these layers, one of dims.STACKS, or ''."""
@@ -444,6 +461,7 @@ class Model:
             "PER_LAYERS": self.layers * self.layer_embedding,
             "PER_LAYER_ROWS": self.layer_rows or self.vocab_size,
             "POSITIONS": self.position_rows,
+            "TABLE": self.table_rows or self.position_rows,
             "CONTEXT": self.max_positions,
             "Q_RANK": self.query_rank,
             "KV_RANK": self.kv_rank,

@@ -133,7 +133,15 @@ def one_size(field: str, side: int, model: Model) -> Iterator[Issue]:
     """That a model whose images have one size is asked for no other: it stands in its config.json,
     with as many positions."""
     image = model.image or (model.tower.image if model.tower else None)
-    if image is None or image.unit or side == image.height:
+    if image is None or image.unit:
+        return
+    if image.free and field == "train.image_size":
+        least = max(image.patch_height, image.patch_width)
+        if side < least:
+            why = f"{side:,} pixels, but a patch of {model.label} has {least:,}"
+            yield broken(field, why, *to(field, least), advice="use more")
+        return
+    if side == image.height:
         return
     key = "model.image_size" if model.image else "model.vision_config.image_size"
     why = f"the config.json of {model.label} has images of {image.height:,} x {image.width:,} alone"

@@ -31,6 +31,7 @@ from memcore.hardware import topology
 from memcore.hardware.accelerator import Accelerator, Node
 from memcore.models import cards, catalog
 from memcore.models.families import FAMILIES
+from memcore.models.families.qwen_tower import SIDE
 from memcore.models.model import Model, in_json
 from memcore.plan.field import Facts, checked, choice, declare, describes, facts_of, number
 from memcore.plan.model_rules import length_rules, served_positions
@@ -136,7 +137,8 @@ class Plan(Section):
 
     @functools.cached_property
     def architecture(self) -> Model:
-        return resolve_model(self.model).seeing(self.train.image_size)
+        model, side = resolve_model(self.model), self.train.image_size
+        return model.seeing(side) if side == SIDE else model.resized(side).seeing(side)
 
     @functools.cached_property
     def weights(self) -> stored.WeightDtype:

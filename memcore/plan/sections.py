@@ -89,7 +89,9 @@ _on_nvme = _is("train.offload_parameters", "nvme")
 _offloads = _any(_not("train.offload_optimizer", "none"), _not("train.offload_parameters", "none"))
 _learns = _is("together.kind", "grpo", "ppo")
 _image = _of_model(lambda model: model.tower and model.tower.image)
-_any_size = _of_model(lambda m: m.tower and m.tower.image and m.tower.image.unit)
+_any_size = _of_model(
+    lambda m: m.image.free if m.image else m.tower and m.tower.image and m.tower.image.unit
+)
 _experts = _of_model(lambda model: model.experts)
 
 

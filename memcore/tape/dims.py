@@ -145,6 +145,7 @@ PER_LAYER = Dim("PER_LAYER", "width of the embedding that a token has for each l
 PER_LAYER_ROWS = Dim("PER_LAYER_ROWS", "tokens that have an embedding for each layer")
 PER_LAYERS = Dim("PER_LAYERS", "LAYERS x PER_LAYER: such embeddings of all layers side by side")
 POSITIONS = Dim("POSITIONS", "rows of a learned position table")
+TABLE = Dim("TABLE", "rows of the same as it is stored, where positions are interpolated")
 CONTEXT = Dim(
     "CONTEXT", "positions that a model is made for: rows of a table that it keeps of them"
 )

@@ -184,6 +184,7 @@ class Traits:
     projected_streams   of them, those that are projections of the first
     balanced        rounds of rescaling the weights that mix them, each with tensors of its own
     draft           what a draft has besides its layers (families.drafts)
+    interpolated    learned positions are interpolated to those of an image of another size
     deepstack       layers of a tower that the text reads besides the last
     gates_heads     what weights attention's results is one number for each head (families.laguna)
     patches_reached of a tower's frozen patches a gradient is wanted where the text's embedding is
@@ -210,6 +211,7 @@ class Traits:
     positions: str = ""
     embedding_normed: bool = False
     embedding_masked: bool = False
+    interpolated: bool = False
     attention_softcap: bool = False
     attention_clipped: bool = False
     logits_softcap: bool = False

@@ -15,9 +15,10 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families import vit
 from memcore.models.families.family import encoder, image_classes, labels
 from memcore.models.model import Model
-from memcore.tape.dims import JOINED, ONE, PATCHES, POSITIONS, TYPES, VOCAB, B, D
+from memcore.tape.dims import JOINED, ONE, PATCHES, POSITIONS, TABLE, TYPES, VOCAB, B, D
 from memcore.tape.primitives import (
     add,
+    cast,
     contiguous,
     joined,
     layer_norm,
@@ -58,6 +59,8 @@ def _config(k: Keys, family: str, patch: int, extra: int, masked: bool) -> Model
     )
     inner = k.count("mlp_ratio", 4, 1000) * k.count("hidden_size", 768)
     model = vit.of_images(k, family, traits, patch=patch, extra=extra, classes=labels(k))
+    assert model.image
+    model = replace(model, image=replace(model.image, free=True))
     k.assumed.pop("intermediate_size", None)
     # Of a gated MLP two thirds, in steps of 8.
     return replace(model, intermediate_size=-(-(inner * 2 // 3) // 8) * 8 if gated else inner)
@@ -69,12 +72,23 @@ def _embed(t: Tape, s: Structure) -> Tensor:
         t.parameter("mask_token", (ONE, D), idle=True)
     x = patches(t, "patch_embeddings.projection", vit.pixels_of(t), (B, PATCHES, D), bias=True)
     x = joined(t, [token, x], (B, POSITIONS, D), "class token and patches")
-    x = add(t, x, t.parameter("position_embeddings", (ONE, POSITIONS, D)), "with positions")
+    x = add(t, x, _positions(t, s), "with positions")
     if s.family == "dinov2_with_registers":
         registers = t.parameter("register_tokens", (ONE, TYPES, D))
         first, rest = split(t, x, [(B, 1, D), (B, PATCHES, D)], sliced=True)
         x = joined(t, [first, registers, rest], HIDDEN, "with registers")
     return dropped(t, s, x, "dropout")
+
+
+def _positions(t: Tape, s: Structure) -> Tensor:
+    """The table, or what it is interpolated to in fp32 for images of another size (transformers
+    5.23, modeling_dinov2.py: interpolate_pos_encoding, which every forward calls)."""
+    table = t.parameter("position_embeddings", (ONE, TABLE, D))
+    if not s.traits.interpolated:
+        return table
+    wide = cast(t, table, "fp32", "positions (fp32)")
+    found = contiguous(t, wide, (ONE, POSITIONS, D), "positions, interpolated")
+    return cast(t, found, table.dtype, "positions, cast")
 
 
 def layer_around(attend: Attention, names: tuple[str, str]) -> Attention:

@@ -14,7 +14,7 @@ from memcore.serving.towers import tries_images
 from memcore.serving.weights import on_host
 from memcore.tape.dims import ceil_div
 from memcore.units import bytes_text, rate_text, seconds_text
-from memcore.words.engines import ENGINES, LLAMA_CPP, POOL, sizes_of_sglang
+from memcore.words.engines import ENGINES, LLAMA_CPP, POOL, SGLANG, sizes_of_sglang
 from memcore.words.stored import AS_PUBLISHED, KV_DTYPES
 
 ENCODER_NOTE = (
@@ -30,6 +30,7 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
     s, notes = plan.serve, _stored(plan)
     if plan.weights.dynamic:
         notes.insert(0, f"Serving: {plan.weights.label}: {plan.weights.dynamic.spread}.")
+    notes[:0] = _of_older_sglang(plan, served)
     rest = plan.accelerator.usable_bytes - served.budget_bytes
     if served.outside_bytes > rest:
         notes.append(
@@ -111,6 +112,30 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
             * (plan.engine == LLAMA_CPP)
         )
     return notes
+
+
+# Of scales of MXFP4 experts in a checkpoint in fp8, on Hopper: as they are since SGLang 0.5.16;
+# until 0.5.15 in fp32 and once more as its kernels read them (mxfp4_marlin_moe.py,
+# marlin_utils_fp4.py: prepare_moe_mxfp4_layer_for_marlin).
+SCALES_ONCE, SCALES_BEFORE = 1, 4 + 1
+
+
+def _of_older_sglang(plan: Plan, served: Serve) -> list[str]:
+    """What experts took in SGLang before."""
+    hopper = plan.accelerator.architecture.startswith("Hopper")
+    if plan.engine != SGLANG or not hopper or not plan.weights.matrices.startswith("fp8"):
+        return []
+    experts = sum(row.bytes for row in served.rows if row.dtype == "mxfp4")
+    scales = experts * (8 / 32) / (4 + 8 / 32)
+    more = round(scales * (SCALES_BEFORE - SCALES_ONCE))
+    if not more:
+        return []
+    room = " and the weights do not fit" * (more > served.kv_budget_bytes)
+    said = (
+        "Serving: weights are those of SGLang 0.5.16 and newer. Until 0.5.15 it holds the scales "
+        f"of MXFP4 experts on Hopper in fp32 too: {bytes_text(more)} more on each GPU{room}."
+    )
+    return [said]
 
 
 def _of_second_tier(server: Server, served: Serve) -> str:

@@ -259,7 +259,7 @@ def _small_print(report: Report, pinned: Report | None, of: str = "") -> None:
             said = f"{count_text(state.plan().run.tokens)} tokens take {seconds_text(run.seconds)}"
             items += (Item(said, "run.seconds"), *_bill(run))
         ends = " to ".join(map(seconds_text, t.step_interval))
-        items.append(Item(f"{ends} in 9 of 10 steps like it", "time.step_interval"))
+        items.append(Item(f"{ends} a step (range, 90 %)", "time.step_interval"))
         mfu, bound = (before.mfu, before.bound_by) if before else (None, None)
         items += _figures(
             (
@@ -285,7 +285,7 @@ def _bill(run: Run) -> Iterator[Item]:
         yield Item(
             f"from {money_text(price * run.gpu_hours)} at list prices",
             help=f"At the lowest list price, {money_text(price)} an hour for a GPU "
-            f"({whose}). A price of your own is set at Node and price.",
+            f"({whose}). A price of your own is set at Host and price.",
         )
 
 
@@ -354,8 +354,24 @@ def _rent(plan: Plan) -> Iterator[Item]:
         yield Item(
             f"{n:,} GPU{'s' * (n > 1)}: {rent}",
             help=f"At {money_text(price)} an hour for a GPU ({whose}), all hours of a month. A "
-            "price of your own is set at Node and price.",
+            "price of your own is set at Host and price.",
         )
+
+
+def _token_costs(plan: Plan, serve: Serve) -> Iterator[Item]:
+    """What a million tokens cost, at the plan's price or else at the least of the price list."""
+    price, whose = own_price(plan)
+    if serve.cost_per_million_out is None and price is not None:
+        priced = state.report_of(plan.changed("run.price_per_gpu_hour", price)).serve
+        serve = priced or serve
+    for path, cost, what in (
+        ("serve.cost_per_million_in", serve.cost_per_million_in, "prompt"),
+        ("serve.cost_per_million_out", serve.cost_per_million_out, "output"),
+    ):
+        if cost is not None:
+            said = f"{money_text(cost)} a million {what} tokens"
+            mine = plan.run.price_per_gpu_hour
+            yield Item(said, path if mine else "", help="" if mine else f"At {whose}.")
 
 
 def _late(seconds: float | None, target: float) -> str:
@@ -374,7 +390,11 @@ def _serving_print(serve: Serve) -> None:
     """What a reader should know of the figures."""
     plan = state.plan()
     said = verdict(serve, plan)
-    items = [*_rent(plan), Item(f"{state.report().parameters:,} parameters", "parameters")]
+    items = [
+        *_rent(plan),
+        *_token_costs(plan, serve),
+        Item(f"{state.report().parameters:,} parameters", "parameters"),
+    ]
     if nothing_fits(serve):
         items.append(Item(f"{REMEDY}."))
     for path, ends, what in (
@@ -383,7 +403,7 @@ def _serving_print(serve: Serve) -> None:
     ):
         if ends:
             low, high = map(seconds_text, ends)
-            items.append(Item(f"{low} to {high} {what} in 8 of 10 runs like it", path))
+            items.append(Item(f"{low} to {high} {what} (range, 80 %)", path))
     if serve.prefill_bound_by and serve.decode_bound_by:
         before = ""
         if serve.tower_seconds:

@@ -14,6 +14,7 @@ from app.charts.memory import shown_stages as shown_stages
 from app.charts.memory import strip as strip
 from app.charts.memory import timeline as timeline
 from app.charts.search import found as found
+from app.charts.serve import serving_memory as serving_memory
 from app.charts.serve import together as together
 from app.charts.tiers import tiers as tiers
 from app.charts.time import roofline as roofline

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import measured, parts, rest, serving, state, tables
+from app import charts, measured, parts, rest, serving, state, tables
 from memcore.plan.keys import LOOK
 
 report, plan = state.report(), state.plan()
@@ -23,6 +23,11 @@ if report.serve:
             rest.later(serving.furthest, "How far it can go comes")
         with st.container():
             st.markdown("##### Memory of one serving GPU")
+            parts.chart(
+                charts.serving_memory(report.serve, plan.serve.concurrency),
+                key="serving_memory",
+                alt="Memory of one serving GPU against how many sequences run at once",
+            )
             lines = tables.serving(report.serve, plan.serve.concurrency)
             parts.table(
                 lines,

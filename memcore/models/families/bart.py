@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from memcore.layers.ops import (
     KEYS,
@@ -21,9 +22,10 @@ from memcore.layers.ops import (
     dropped,
     labelled_loss,
 )
-from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import ALL, Family, own_keys
-from memcore.models.families.t5 import ENCODER, HEARD
+from memcore.models.config import Keys
+from memcore.models.families.decoders import with_encoder
+from memcore.models.families.family import ALL, Family
+from memcore.models.families.t5 import HEARD
 from memcore.models.families.whisper import ALIASES, HEARD_HEADS, across
 from memcore.models.model import Model
 from memcore.tape.dims import CLASSES, CP, POSITIONS, TP, VOCAB, B, D, F, Q, S, Shape
@@ -38,84 +40,35 @@ from memcore.tape.primitives import (
     linear,
     scale,
 )
-from memcore.tape.structure import CAUSAL, CLASSIFICATION, Structure, Traits
+from memcore.tape.structure import CAUSAL, CLASSIFICATION, Structure
 from memcore.tape.tape import Tape, Tensor
 
 # Positions: trained; the same, of all sequences at once; a frozen table; a buffer.
 LEARNED, ONCE, FIXED, MADE = "learned", "once", "fixed", "made"
-OFFSET = 2  # rows of a table of positions that stand before the first
 DROPPED = (
     "Layers that a step leaves out at random (layerdrop) are counted as if none were: so much is "
     "needed where none is."
 )
 
 
-Stack = tuple[int, int, int]  # layers, heads, width of the MLP
-
-
-def _reads(
-    family: str,
-    vocab: int,
-    act: str = "gelu",
-    dropped: float = 0.0,
-    sizes: tuple[int, int] = (1024, 1024),
-    encoders: Stack = (12, 16, 4096),
-    decoders: Stack | None = None,
-    **own: bool | str,
-) -> Callable[[Keys], Model]:
-    """What a family's config.json says, by its own defaults and traits.
-
-    sizes     width and positions
-    decoders  of the decoder, where it is not as the encoder
-    """
-
-    def config(k: Keys) -> Model:
-        k.refuse("is_encoder_decoder", True)
-        k.refuse("tie_word_embeddings", True)
-        k.refuse("share_encoder_decoder_embeddings", True)
-        classifies = k.head == CLASSIFICATION
-        if classifies:
-            k.refuse("problem_type", None, "single_label_classification")
-            if family == "bart" and "id2label" not in k.config:
-                k.config = {"num_labels": 3, **k.config}
-        hidden = k.count("d_model", sizes[0])
-        words = k.count("vocab_size", vocab)
-        k.refuse("decoder_vocab_size", words, None)
-        traits = Traits(
-            activation=k.word("activation_function", act, ACTIVATIONS),
-            tied_embeddings=True,
-            attention_dropout=k.dropout("attention_dropout", dropped),
-            residual_dropout=k.dropout("dropout", 0.1),
-            activation_dropout=k.dropout("activation_dropout", 0.0),
-            label_dropout=classifies and k.dropout("classifier_dropout", 0.0),
-            **own,  # type: ignore[arg-type]
-        )
-        layerdrop = 0.05 if family == "m2m_100" else 0.0
-        if any(k.dropout(f"{which}_layerdrop", layerdrop) for which in ("encoder", "decoder")):
-            k.notes.append(DROPPED)
-        positions = k.count("max_position_embeddings", sizes[1])
-
-        def stack(which: str) -> Model:
-            layers, heads, inner = (which == "decoder" and decoders) or encoders
-            heads = k.count(f"{which}_attention_heads", heads, 10**6)
-            k.divides("d_model", hidden, f"{which}_attention_heads", heads)
-            return Model(
-                family=family,
-                layers=k.count(f"{which}_layers", layers, 100_000),
-                **own_keys(hidden, heads),
-                intermediate_size=k.count(f"{which}_ffn_dim", inner),
-                vocab_size=words,
-                max_positions=positions,
-                position_rows=positions + (own["positions"] in (LEARNED, MADE)) * OFFSET,
-                traits=traits,
-            )
-
-        encoder, decoder = stack("encoder"), stack("decoder")
-        kinds = (EVERY,) * encoder.layers
-        encoder = replace(encoder, family="bart_encoder", kinds=kinds, stack=ENCODER)
-        return replace(decoder, tower=encoder)
-
-    return config
+def _config(k: Keys, family: str) -> Model:
+    for key in ("is_encoder_decoder", "tie_word_embeddings", "share_encoder_decoder_embeddings"):
+        k.refuse(key, True)
+    classifies = k.head == CLASSIFICATION
+    if classifies:
+        k.refuse("problem_type", None, "single_label_classification")
+        if family == "bart" and "id2label" not in k.config:
+            k.config = {"num_labels": 3, **k.config}
+    layerdrop = 0.05 if family == "m2m_100" else 0.0
+    if any(k.dropout(f"{which}_layerdrop", layerdrop) for which in ("encoder", "decoder")):
+        k.notes.append(DROPPED)
+    model = with_encoder(k, family, "bart_encoder")
+    k.refuse("decoder_vocab_size", model.vocab_size, None)
+    if not (classifies and k.dropout("classifier_dropout", 0.0)):
+        return model
+    traits = replace(model.traits, label_dropout=True)
+    tower = replace(model.tower, traits=traits) if model.tower else None
+    return replace(model, traits=traits, tower=tower)
 
 
 def placed(t: Tape, s: Structure, x: Tensor, where: str, every: bool) -> Tensor:
@@ -250,41 +203,25 @@ def _classified(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return classes_loss(t, s, linear(t, "out_proj", h, D, CLASSES, bias=True))
 
 
-def _family(config: Callable[[Keys], Model], name: str, classifier: str = "") -> Family:
-    classes = {name: CAUSAL} | ({classifier: CLASSIFICATION} if classifier else {})
+def _family(name: str, first: str, classifier: str = "") -> Family:
+    classes = {first: CAUSAL} | ({classifier: CLASSIFICATION} if classifier else {})
     return Family(
-        config, _embed, _layer, _head, losses=("eager",), alone=True, bridge=_bridge, carries=True,
-        arguments=ALL, classes=classes, aliases=ALIASES | {"initializer_range": "init_std"},
+        partial(_config, family=name), _embed, _layer, _head, losses=("eager",), alone=True,
+        bridge=_bridge, carries=True, arguments=ALL, classes=classes,
+        aliases=ALIASES | {"initializer_range": "init_std"},
     )  # fmt: skip
 
 
-_BART = _reads("bart", 50_265, positions=LEARNED, norm_first=False, embedding_normed=True,
-               final_norm=False, head_bias=True)  # fmt: skip
-_MBART = _reads("mbart", 50_265, positions=LEARNED, embedding_normed=True, head_bias=True)
-_PEGASUS = _reads("pegasus", 50_265, positions=FIXED, head_bias=True)
-_MARIAN = _reads("marian", 58_101, positions=FIXED, norm_first=False, final_norm=False,
-                 head_bias=True)  # fmt: skip
-_M2M100 = _reads("m2m_100", 128_112, "relu", 0.1, positions=MADE)
-_PLBART = _reads(
-    "plbart", 50_005, dropped=0.1, sizes=(768, 1024), encoders=(6, 12, 3072),
-    positions=LEARNED, norm_first=False, embedding_normed=True, final_norm=False, head_bias=True,
-)  # fmt: skip
-_BLENDERBOT = _reads(
-    "blenderbot", 8008, sizes=(2560, 128), encoders=(2, 32, 10_240), decoders=(24, 32, 10_240),
-    positions=ONCE, head_bias=True,
-)  # fmt: skip
-_SMALL = _reads(
-    "blenderbot-small", 50_265, sizes=(512, 512), encoders=(8, 16, 2048), positions=ONCE,
-    norm_first=False, embedding_normed=True, final_norm=False, head_bias=True,
-)  # fmt: skip
 FAMILIES = {
-    "bart": _family(_BART, "BartForConditionalGeneration", "BartForSequenceClassification"),
-    "mbart": _family(_MBART, "MBartForConditionalGeneration", "MBartForSequenceClassification"),
-    "pegasus": _family(_PEGASUS, "PegasusForConditionalGeneration"),
-    "marian": _family(_MARIAN, "MarianMTModel"),
-    "plbart": _family(_PLBART, "PLBartForConditionalGeneration", "PLBartForSequenceClassification"),
-    "blenderbot": _family(_BLENDERBOT, "BlenderbotForConditionalGeneration"),
-    "blenderbot-small": _family(_SMALL, "BlenderbotSmallForConditionalGeneration"),
-    "m2m_100": _family(_M2M100, "M2M100ForConditionalGeneration"),
+    "bart": _family("bart", "BartForConditionalGeneration", "BartForSequenceClassification"),
+    "mbart": _family("mbart", "MBartForConditionalGeneration", "MBartForSequenceClassification"),
+    "pegasus": _family("pegasus", "PegasusForConditionalGeneration"),
+    "marian": _family("marian", "MarianMTModel"),
+    "plbart": _family(
+        "plbart", "PLBartForConditionalGeneration", "PLBartForSequenceClassification"
+    ),
+    "blenderbot": _family("blenderbot", "BlenderbotForConditionalGeneration"),
+    "blenderbot-small": _family("blenderbot-small", "BlenderbotSmallForConditionalGeneration"),
+    "m2m_100": _family("m2m_100", "M2M100ForConditionalGeneration"),
 }
-TOWER = Family(_BART, _embed, _encoder_layer, _head)
+TOWER: Family = Family(partial(_config, family="bart"), _embed, _encoder_layer, _head)

@@ -16,12 +16,13 @@ from memcore.models.families.family import Family, heads_of, layer_kinds
 from memcore.models.families.rows import Row, Sizes, classes_of, rows, spelled_out
 from memcore.models.formulas import value_of
 from memcore.models.model import Model, Recurrence
-from memcore.tape.kinds import FULL, FULL_NOPE, SLIDING, is_dense
+from memcore.tape.kinds import EVERY, FULL, FULL_NOPE, SLIDING, is_dense
 from memcore.tape.kinds import dense as as_dense
 from memcore.tape.structure import Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 from memcore.units import bytes_text
 
+ENCODER = "encoder"  # the stack before a decoder
 FIELDS = ("aliases", "note", "untrained", "cuts_experts", "alone")  # of Family, as rows have them
 LLAMA = {
     "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32,
@@ -148,9 +149,10 @@ def traits_of(k: Keys, row: Row) -> dict[str, Any]:
     }
 
 
-def model_of(k: Keys, family: str) -> Model:
-    """The model of a row that has a Model's fields as formulas."""
+def model_of(k: Keys, family: str, **let: str) -> Model:
+    """The model of a row that has a Model's fields as formulas. `let`: names that it has itself."""
     row = spelled_out(rows("families")[family], "families")
+    row = {**row, "let": row.get("let", {}) | let}
     sizes = Sizes({"parts": {}, **row, "keys": {**row["keys"], **row.get("flags", {})}}, k)
     sizes.check()
     fields = {name: sizes.of(value) for name, value in row["model"].items()}
@@ -164,6 +166,15 @@ def model_of(k: Keys, family: str) -> Model:
         inner.check()
     sizes.absorb()
     return Model(family=family, traits=Traits(**own), **fields)
+
+
+def with_encoder(k: Keys, family: str, encoder: str, **let: str) -> Model:
+    """A decoder, and the encoder before it, whose keys are called so; `let`: as in `model_of`."""
+    names = {"layers": "layers", "heads": "attention_heads", "inner": "ffn_dim"}
+    named = {name: f"encoder_{key}" for name, key in names.items()}
+    before = model_of(k, family, **named, **let)
+    tower = replace(before, family=encoder, kinds=(EVERY,) * before.layers, stack=ENCODER)
+    return replace(model_of(k, family), tower=tower)
 
 
 def family_of(

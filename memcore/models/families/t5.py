@@ -17,6 +17,7 @@ from dataclasses import replace
 from memcore.errors import shown
 from memcore.layers.ops import HIDDEN, TOKENS, activation, dropped, labelled_loss, masked
 from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.families.decoders import ENCODER
 from memcore.models.families.family import ALL, Family
 from memcore.models.model import Model
 from memcore.tape.dims import (
@@ -55,7 +56,6 @@ from memcore.tape.primitives import (
 from memcore.tape.structure import CAUSAL, EMBEDDING, Structure, Traits
 from memcore.tape.tape import Tape, Tensor
 
-ENCODER = "encoder"
 LENGTH = of_stack(ENCODER, S)  # of the encoder's sequence, where the decoder reads it
 HEARD: Shape = (HIDDEN[0], of_stack(ENCODER, HIDDEN[1]), D)
 BIAS, CROSS_BIAS = "position bias", "cross-attention bias"

@@ -4,7 +4,6 @@ and a decoder that reads the encoder's result in every layer (WhisperForConditio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from memcore.layers.ops import (
     KEYS,
@@ -17,10 +16,10 @@ from memcore.layers.ops import (
     plain_mlp,
     weighted_values,
 )
-from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.decoders import family_of
-from memcore.models.families.family import ALL, Family, own_keys
-from memcore.models.families.t5 import ENCODER, HEARD, LENGTH
+from memcore.models.config import Keys
+from memcore.models.families.decoders import family_of, with_encoder
+from memcore.models.families.family import ALL, Family
+from memcore.models.families.t5 import HEARD, LENGTH
 from memcore.models.model import Model
 from memcore.tape.dims import FRAMES, HEAD_DIM, HEADS, MELS, POSITIONS, TP, VOCAB, B, D, Q, S, Shape
 from memcore.tape.kinds import EVERY, FULL, Part
@@ -37,7 +36,7 @@ from memcore.tape.primitives import (
     matmul,
     scale,
 )
-from memcore.tape.structure import Structure, Traits
+from memcore.tape.structure import Structure
 from memcore.tape.tape import Gradients, Tape, Tensor
 
 WINDOW = 3  # frames that a convolution sees
@@ -50,43 +49,7 @@ ALIASES = {
 
 
 def _config(k: Keys) -> Model:
-    for key in ("encoder_layerdrop", "decoder_layerdrop", "activation_dropout"):
-        k.refuse(key, 0.0, 0, None)
-    k.refuse("apply_spec_augment", False, None)
-    k.refuse("is_encoder_decoder", True)
-    hidden = k.count("d_model", 384)
-    dropped = k.dropout("dropout", 0.0)
-    traits = Traits(
-        activation=k.word("activation_function", "gelu", ACTIVATIONS),
-        tied_embeddings=k.flag("tie_word_embeddings", True),
-        attention_dropout=k.dropout("attention_dropout", 0.0),
-        residual_dropout=dropped,
-        embedding_dropout=dropped,
-    )
-    heard = k.count("max_source_positions", 1500)
-    said = k.count("max_target_positions", 448)
-    mels = k.count("num_mel_bins", 80, 10_000)
-
-    def stack(which: str, rows: int) -> Model:
-        heads = k.count(f"{which}_attention_heads", 6, 10**6)
-        k.divides("d_model", hidden, f"{which}_attention_heads", heads)
-        return Model(
-            family="whisper",
-            layers=k.count(f"{which}_layers", 4, 100_000),
-            **own_keys(hidden, heads),
-            intermediate_size=k.count(f"{which}_ffn_dim", 1536),
-            vocab_size=k.count("vocab_size", 51_865),
-            max_positions=rows,
-            position_rows=rows,
-            mels=mels,
-            traits=traits,
-        )
-
-    encoder, decoder = stack("encoder", heard), stack("decoder", said)
-    encoder = replace(
-        encoder, family="whisper_encoder", kinds=(EVERY,) * encoder.layers, stack=ENCODER
-    )
-    return replace(decoder, tower=encoder)
+    return with_encoder(k, "whisper", "whisper_encoder", positions="max_source_positions")
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:

@@ -8,10 +8,9 @@ from app.tables.accuracy import constants_used as constants_used
 from app.tables.accuracy import dimensions as dimensions
 from app.tables.accuracy import families as families
 from app.tables.accuracy import headline as headline
-from app.tables.accuracy import left_out as left_out
 from app.tables.accuracy import matching as matching
+from app.tables.accuracy import method as method
 from app.tables.accuracy import sources as sources
-from app.tables.accuracy import terms as terms
 from app.tables.accuracy import tuning as tuning
 from app.tables.base import FIELDS as FIELDS
 from app.tables.base import PATH as PATH

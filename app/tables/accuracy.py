@@ -20,7 +20,7 @@ from memcore.evidence.times import STEP_TIME, TIME_TOLERANCE
 from memcore.evidence.workings import sizes
 from memcore.hardware import constants, kernels
 from memcore.plan.plan import Plan
-from memcore.quantity.glossary import method
+from memcore.quantity import glossary
 from memcore.tape.dims import AXES, DIMENSIONS
 from memcore.units import bytes_text, gib_text, rate_text, seconds_text
 from memcore.words import engines
@@ -167,11 +167,6 @@ def _constant_text(value: float, unit: str) -> str:
     return plain if unit == "ratio" else f"{plain} {unit}"
 
 
-def terms() -> Rows:
-    """Words that the pages use."""
-    return list(method()["terms"])
-
-
 def dimensions(plan: Plan) -> Rows:
     """The names in shapes, with what this plan makes of them."""
     here = sizes(plan)
@@ -188,6 +183,6 @@ def dimensions(plan: Plan) -> Rows:
     ]
 
 
-def left_out() -> Rows:
-    """What no figure includes, and how much it could matter."""
-    return list(method()["left_out"])
+def method(part: str) -> Rows:
+    """A part of method.toml: `terms`, `left_out`, `sources` or `limits`."""
+    return list(glossary.method()[part])

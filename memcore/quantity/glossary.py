@@ -11,7 +11,7 @@ from typing import Any
 
 @functools.cache
 def method() -> Mapping[str, Any]:
-    """The words of the pages, and what is left out: terms, left_out."""
+    """What pages explain: terms, left_out, sources, limits."""
     return tomllib.loads(
         files("presets").joinpath("evidence", "method.toml").read_text(encoding="utf-8")
     )

@@ -209,8 +209,8 @@ def test_a_table_of_sentences_shows_every_cell_as_it_is():
         '<tr><td data-head="a">x|&lt;y&gt;</td><td data-head="b">*z*</td></tr></tbody></table>'
     )
     for table, columns in (
-        (tables.left_out(), ("what", "matters")),
-        (tables.terms(), ("term", "meaning")),
+        (tables.method("left_out"), ("what", "matters")),
+        (tables.method("terms"), ("term", "meaning")),
         (tables.constants_used(), ("constant", "value", "certainty", "source")),
     ):
         assert tables.written(table, columns).count("<tr>") == len(table) + 1

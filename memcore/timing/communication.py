@@ -341,10 +341,13 @@ def fast_rate(plan: Plan, x: Any = PLAIN) -> Read:
         rate = rate * x.at("hardware.peer_payload", gpu.peer_payload)
     if gpu.peer_link == "pcie":
         rate = least(rate, x.at("hardware.pcie_bandwidth", plan.node.pcie_bandwidth))
-    if gpu.peer_access:
+    # A pair keeps both ways of its slots busy, with access to each other's memory or without: first
+    # tokens of pairs with eight lanes each are those of all of it (noonghunna/club-3090 #851 and
+    # #1086 with access, #1095 and #1120).
+    if gpu.peer_access or plan.gpus_in_node <= 2:
         return rate
     rate = rate * x.constant(constants.THROUGH_HOST)
-    if plan.gpus_in_node <= 2 or not plan.node.dram_bandwidth:
+    if not plan.node.dram_bandwidth:
         return rate
     written = x.known("written and read", 2, source="what passes through the host's memory")
     gpus = x.known("GPUs of a node", plan.gpus_in_node, source="the plan")

@@ -196,10 +196,11 @@ def test_two_sparks_have_200_gigabits():
 
 
 def test_geforce_cards_send_through_the_host():
-    """Two in a desktop have eight lanes each."""
+    """Two in a desktop have eight lanes each, four have four."""
     cards = {"rtx-3090-24gb": 16e9, "rtx-4090-24gb": 16e9, "rtx-5090-32gb": 32e9}
     for gpu, rate in cards.items():
-        assert over(gpu, 2).peer == pytest.approx(rate * THROUGH_HOST.middle * SHARE)
+        assert over(gpu, 2).peer == pytest.approx(rate * SHARE)
+        assert over(gpu, 4).peer == pytest.approx(rate / 2 * THROUGH_HOST.middle * SHARE)
         assert not over(gpu, 2).direct
     assert over("a6000-48gb", 2).peer == pytest.approx(16e9 * SHARE)  # its driver has access
 

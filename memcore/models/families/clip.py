@@ -23,6 +23,7 @@ from memcore.layers.ops import (
 )
 from memcore.models.config import Keys
 from memcore.models.families import llava, vit
+from memcore.models.families.decoders import model_of
 from memcore.models.families.family import MASK, Family, encoder
 from memcore.models.model import Model
 from memcore.tape.dims import (
@@ -40,7 +41,7 @@ from memcore.tape.dims import (
     S,
     of_stack,
 )
-from memcore.tape.kinds import FULL, Part
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import (
     add,
     contiguous,
@@ -61,7 +62,7 @@ from memcore.tape.tape import Tape, Tensor
 
 
 def _config(k: Keys) -> Model:
-    return vit.tower(k, "clip_vision_model", "quick_gelu", patch=32, extra=1)
+    return replace(model_of(k, "clip_vision_model"), stack="vision")
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:
@@ -83,8 +84,7 @@ def _vision(k: Keys) -> Model:
 
 
 def _text(k: Keys) -> Model:
-    model = vit.text_of(k, "clip_text_model", "quick_gelu", 49_408, (512, 2048, 8), 77)
-    return _projected(k, replace(model, kinds=(FULL,) * model.layers))
+    return _projected(k, model_of(k, "clip_text_model"))
 
 
 def _projected(k: Keys, model: Model) -> Model:

@@ -15,7 +15,7 @@ from memcore.models.config import ACTIVATIONS, Keys
 from memcore.models.families.family import Family, heads_of, layer_kinds
 from memcore.models.families.rows import Row, Sizes, classes_of, rows, spelled_out
 from memcore.models.formulas import value_of
-from memcore.models.model import Model, Recurrence
+from memcore.models.model import Image, Model, Recurrence
 from memcore.tape.kinds import EVERY, FULL, FULL_NOPE, SLIDING, is_dense
 from memcore.tape.kinds import dense as as_dense
 from memcore.tape.structure import Structure, Traits
@@ -157,6 +157,11 @@ def model_of(k: Keys, family: str, **let: str) -> Model:
     sizes.check()
     fields = {name: sizes.of(value) for name, value in row["model"].items()}
     fields = {name: tuple(f) if isinstance(f, list) else f for name, f in fields.items()}
+    if "image" in row:
+        seen = row["image"]
+        image = image_of(k, seen["side"], seen["patch"], sizes.of(seen["extra"]))
+        image = replace(image, free=seen.get("free", False))
+        fields |= {"image": image, "max_positions": image.tokens, "position_rows": image.tokens}
     if "recurrence" in row:
         said = {name: sizes.of(value) for name, value in row["recurrence"].items()}
         fields["recurrence"] = Recurrence(**said)
@@ -166,6 +171,16 @@ def model_of(k: Keys, family: str, **let: str) -> Model:
         inner.check()
     sizes.absorb()
     return Model(family=family, traits=Traits(**own), **fields)
+
+
+def image_of(k: Keys, size: int, patch: int, extra: int) -> Image:
+    """`image_size` and `patch_size`: numbers, or height and width."""
+    height, width = k.pair("image_size", size)
+    patch_height, patch_width = k.pair("patch_size", patch)
+    if patch_height > height or patch_width > width:
+        k.fail("patch_size", "must not be larger than image_size")
+    channels = k.count("num_channels", 3, 1000)
+    return Image(height, width, patch_height, patch_width, channels, extra)
 
 
 def with_encoder(k: Keys, family: str, encoder: str, **let: str) -> Model:

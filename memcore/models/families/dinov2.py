@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from memcore.layers.ops import HIDDEN, classes_loss, dropped, gated_mlp, plain_mlp
-from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.config import Keys
 from memcore.models.families import vit
-from memcore.models.families.family import encoder, image_classes, labels
+from memcore.models.families.decoders import model_of
+from memcore.models.families.family import encoder, image_classes
 from memcore.models.model import Model
 from memcore.tape.dims import JOINED, ONE, PATCHES, POSITIONS, TABLE, TYPES, VOCAB, B, D
 from memcore.tape.primitives import (
@@ -28,42 +30,15 @@ from memcore.tape.primitives import (
     patches,
     split,
 )
-from memcore.tape.structure import EMBEDDING, Structure, Traits
+from memcore.tape.structure import EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
 
 Attention = Callable[[Tape, Structure, Tensor, str], Tensor]
 
 
-def _plain(k: Keys) -> Model:
-    masked = k.flag("use_mask_token", True)
-    return _config(k, "dinov2", patch=14, extra=1, masked=masked)
-
-
 def _registered(k: Keys) -> Model:
-    registers = k.count("num_register_tokens", 4, 10_000)
-    model = _config(k, "dinov2_with_registers", patch=16, extra=1 + registers, masked=True)
-    return replace(model, position_rows=model.position_rows - registers, type_rows=registers)
-
-
-def _config(k: Keys, family: str, patch: int, extra: int, masked: bool) -> Model:
-    k.refuse("drop_path_rate", 0, 0.0, None)
-    gated = k.flag("use_swiglu_ffn", False)
-    traits = Traits(
-        activation="silu" if gated else k.word("hidden_act", "gelu", ACTIVATIONS),
-        attention_bias=k.flag("qkv_bias", True),
-        mlp_bias=True,
-        attention_dropout=k.dropout("attention_probs_dropout_prob", 0.0),
-        residual_dropout=k.dropout("hidden_dropout_prob", 0.0),
-        embedding_masked=masked,
-        gated=gated,
-    )
-    inner = k.count("mlp_ratio", 4, 1000) * k.count("hidden_size", 768)
-    model = vit.of_images(k, family, traits, patch=patch, extra=extra, classes=labels(k))
-    assert model.image
-    model = replace(model, image=replace(model.image, free=True))
-    k.assumed.pop("intermediate_size", None)
-    # Of a gated MLP two thirds, in steps of 8.
-    return replace(model, intermediate_size=-(-(inner * 2 // 3) // 8) * 8 if gated else inner)
+    model = model_of(k, "dinov2_with_registers")
+    return replace(model, position_rows=model.position_rows - model.type_rows)
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:
@@ -130,7 +105,9 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILIES = {
-    "dinov2": encoder(_plain, _embed, _layer, _head, image_classes("Dinov2")),
+    "dinov2": encoder(
+        partial(model_of, family="dinov2"), _embed, _layer, _head, image_classes("Dinov2")
+    ),
     "dinov2_with_registers": encoder(
         _registered, _embed, _layer, _head, image_classes("Dinov2WithRegisters")
     ),

@@ -6,14 +6,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memcore.layers.ops import HIDDEN, KEYS, QUERIES, attended, value_heads
-from memcore.models.config import ACTIVATIONS, Keys
+from memcore.models.config import Keys
 from memcore.models.families import dinov2, vit
+from memcore.models.families.decoders import model_of
 from memcore.models.families.family import encoder
 from memcore.models.model import Model
 from memcore.tape.dims import HALF_ROTARY, HEAD_DIM, HEADS, ONE, PATCHES, ROTARY, TP, TYPES, B, D, Q
 from memcore.tape.kinds import Part, Role
 from memcore.tape.primitives import heads_first, joined, layer_norm, linear, patches, rotate, split
-from memcore.tape.structure import EMBEDDING, Structure, Traits
+from memcore.tape.structure import EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
 
 PREFIX = (B, HEADS / TP, 1, HEAD_DIM)  # a view, of the tokens that are no patches
@@ -21,22 +22,7 @@ TURNED = (B, HEADS / TP, PATCHES, HEAD_DIM)
 
 
 def _config(k: Keys) -> Model:
-    k.refuse("drop_path_rate", 0, 0.0, None)
-    gated = k.flag("use_gated_mlp", False)
-    registers = k.count_or_zero("num_register_tokens", 0)
-    traits = Traits(
-        activation=k.word("hidden_act", "gelu", ACTIVATIONS),
-        attention_bias=k.flag("query_bias", True),
-        key_bias=k.flag("key_bias", False),
-        value_bias=k.flag("value_bias", True),
-        out_bias=k.flag("proj_bias", True),
-        mlp_bias=k.flag("mlp_bias", True),
-        attention_dropout=k.dropout("attention_dropout", 0.0),
-        gated=gated,
-    )
-    k.config = {"num_attention_heads": 6, "intermediate_size": 1536, **k.config}
-    model = vit.of_images(k, "dinov3_vit", traits, patch=16, extra=1 + registers)
-    return replace(model, type_rows=registers, position_rows=0, rotary_dim=model.head_dim)
+    return replace(model_of(k, "dinov3_vit"), position_rows=0)
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:

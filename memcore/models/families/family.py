@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from memcore.errors import shown
 from memcore.models.config import Keys
@@ -116,22 +116,6 @@ def labels(k: Keys) -> int:
     if isinstance(named, dict) and "num_labels" not in k.config:
         return max(1, len(named))
     return k.count_or("num_labels", 2)
-
-
-class HeadSizes(TypedDict):
-    """Sizes of a model that follow from its width and its heads."""
-
-    hidden_size: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-
-
-def own_keys(hidden: int, heads: int) -> HeadSizes:
-    """The same where each head has keys and values of its own, and all are as wide as the model."""
-    return HeadSizes(
-        hidden_size=hidden, heads=heads, kv_heads=heads, head_dim=max(1, hidden // heads)
-    )
 
 
 def heads_of(k: Keys, hidden: int, heads: int, kv_heads: int) -> None:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from memcore.layers.ops import unread
 from memcore.models.config import Keys
 from memcore.models.families import clip, vit
+from memcore.models.families.decoders import model_of
 from memcore.models.families.family import Family, encoder
 from memcore.models.model import Model
 from memcore.tape.dims import ONE, PATCHES, POSITIONS, PROJECTED, QKV, B, D, F
-from memcore.tape.kinds import EVERY
 from memcore.tape.primitives import add, embedding, layer_norm, patches
 from memcore.tape.structure import EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
@@ -21,21 +21,19 @@ from memcore.tape.tape import Tape, Tensor
 
 def _vision(k: Keys) -> Model:
     """The tower by itself."""
-    model = vit.tower(k, "siglip_vision_model", "gelu_pytorch_tanh", patch=16, extra=0)
+    model = model_of(k, "siglip_vision_model")
     pooled = k.flag("vision_use_head", True)
-    return replace(model, stack="", traits=replace(model.traits, pooled=pooled))
+    return replace(model, traits=replace(model.traits, pooled=pooled))
 
 
 def _text(k: Keys) -> Model:
-    model = vit.text_of(k, "siglip_text_model", "gelu_pytorch_tanh", 32_000, (768, 3072, 12), 64)
-    width = k.count_or("projection_size", model.hidden_size)
-    return replace(model, projection=width, kinds=(EVERY,) * model.layers)
+    return model_of(k, "siglip_text_model")
 
 
 def _config(k: Keys) -> Model:
     if k.flag("vision_use_head", True):  # what it computes nobody reads
         k.fail("vision_use_head", "a head behind the tower is not known here; set it to false")
-    return vit.tower(k, "siglip_vision_model", "gelu_pytorch_tanh", patch=16, extra=0)
+    return replace(model_of(k, "siglip_vision_model"), stack="vision")
 
 
 def _embed(t: Tape, s: Structure) -> Tensor:

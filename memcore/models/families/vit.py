@@ -7,7 +7,7 @@ does not read.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 from memcore.layers.ops import (
     HIDDEN,
@@ -20,111 +20,21 @@ from memcore.layers.ops import (
     unread,
     value_heads,
 )
-from memcore.models.config import ACTIVATIONS, Keys
-from memcore.models.families.family import encoder, image_classes, labels, own_keys
-from memcore.models.model import Image, Model
+from memcore.models.config import Keys
+from memcore.models.families.decoders import model_of
+from memcore.models.families.family import encoder, image_classes
+from memcore.models.model import Model
 from memcore.tape.dims import CHANNELS, HEIGHT, ONE, PATCHES, POSITIONS, TP, VOCAB, WIDTH, B, D, Q
-from memcore.tape.kinds import EVERY, Part
+from memcore.tape.kinds import Part
 from memcore.tape.primitives import add, cast, joined, layer_norm, linear, patches
-from memcore.tape.structure import EMBEDDING, Structure, Traits
+from memcore.tape.structure import EMBEDDING, Structure
 from memcore.tape.tape import Tape, Tensor
 
 
-def image_of(k: Keys, size: int, patch: int, extra: int) -> Image:
-    """`image_size` and `patch_size`: numbers, or height and width."""
-    height, width = k.pair("image_size", size)
-    patch_height, patch_width = k.pair("patch_size", patch)
-    if patch_height > height or patch_width > width:
-        k.fail("patch_size", "must not be larger than image_size")
-    channels = k.count("num_channels", 3, 1000)
-    return Image(height, width, patch_height, patch_width, channels, extra)
-
-
-def of_images(
-    k: Keys,
-    family: str,
-    traits: Traits,
-    *,
-    patch: int,
-    extra: int,
-    classes: int = 1,
-    stack: str = "",
-) -> Model:
-    """The keys that ViT and the towers made like it share, with their defaults.
-
-    patch    pixels of a patch's side, if the config names none; extra: tokens that are no patches
-    """
-    hidden = k.count("hidden_size", 768)
-    heads = k.count("num_attention_heads", 12, 10**6)
-    k.divides("hidden_size", hidden, "num_attention_heads", heads)
-    layers = k.count("num_hidden_layers", 12, 100_000)
-    image = image_of(k, 224, patch, extra=extra)
-    return Model(
-        family=family,
-        layers=layers,
-        **own_keys(hidden, heads),
-        intermediate_size=k.count("intermediate_size", 3072),
-        vocab_size=classes,
-        max_positions=image.tokens,
-        position_rows=image.tokens,
-        image=image,
-        kinds=(EVERY,) * layers,
-        stack=stack,
-        traits=traits,
-    )
-
-
-def _vit(k: Keys) -> Model:
-    model = _config(k, "vit", extra=1)
-    return replace(model, head_dim=k.count_or("head_dim", model.head_dim, 10**6))
-
-
-def _deit(k: Keys) -> Model:
-    return _config(k, "deit", extra=2)
-
-
-def _config(k: Keys, family: str, extra: int) -> Model:
-    traits = Traits(
-        activation=k.word("hidden_act", "gelu", ACTIVATIONS),
-        attention_bias=k.flag("qkv_bias", True),
-        attention_dropout=k.dropout("attention_probs_dropout_prob", 0.0),
-        residual_dropout=k.dropout("hidden_dropout_prob", 0.0),
-    )
+def _config(k: Keys, family: str) -> Model:
     if k.head == EMBEDDING:
         k.refuse("pooler_output_size", k.config.get("hidden_size"), None)
-    return of_images(k, family, traits, patch=16, extra=extra, classes=labels(k))
-
-
-def tower(k: Keys, family: str, activation: str, patch: int, extra: int) -> Model:
-    """A vision tower before a text model."""
-    traits = Traits(
-        activation=k.word("hidden_act", activation, ACTIVATIONS),
-        attention_dropout=k.dropout("attention_dropout", 0.0),
-    )
-    return of_images(k, family, traits, patch=patch, extra=extra, stack="vision")
-
-
-def text_of(
-    k: Keys, family: str, activation: str, vocab: int, sizes: tuple[int, int, int], positions: int
-) -> Model:
-    """A tower of text, as CLIP has it; `sizes`: its width, its MLP's, and its heads."""
-    hidden = k.count("hidden_size", sizes[0])
-    heads = k.count("num_attention_heads", sizes[2], 10**6)
-    k.divides("hidden_size", hidden, "num_attention_heads", heads)
-    rows = k.count("max_position_embeddings", positions)
-    return Model(
-        family=family,
-        layers=k.count("num_hidden_layers", 12, 100_000),
-        **own_keys(hidden, heads),
-        intermediate_size=k.count("intermediate_size", sizes[1]),
-        vocab_size=k.count("vocab_size", vocab),
-        max_positions=rows,
-        position_rows=rows,
-        traits=Traits(
-            activation=k.word("hidden_act", activation, ACTIVATIONS),
-            attention_dropout=k.dropout("attention_dropout", 0.0),
-        ),
-    )
+    return model_of(k, family)
 
 
 def pixels_of(t: Tape) -> Tensor:
@@ -171,6 +81,6 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
 
 
 FAMILIES = {
-    "vit": encoder(_vit, _embed, _layer, _head, image_classes("ViT")),
-    "deit": encoder(_deit, _embed, _layer, _head, image_classes("DeiT")),
+    "vit": encoder(partial(_config, family="vit"), _embed, _layer, _head, image_classes("ViT")),
+    "deit": encoder(partial(_config, family="deit"), _embed, _layer, _head, image_classes("DeiT")),
 }

@@ -6,35 +6,16 @@ import functools
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from memcore.evaluate import evaluate
-from memcore.evidence.comparison import PUBLISHED, Comparison, relative, text
+from memcore.evidence.comparison import PUBLISHED, Comparison, text
 from memcore.evidence.planned import memory_of, time_of
 from memcore.plan.plan import Plan
 from memcore.report import Memory, Report
 from memcore.stream import Clock, Run, draw, run
 
 STATE_CONSUMERS = ("parameters", "gradients", "optimizer_states")
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A published figure beside ours; `tolerance` is what its own rounding leaves open, or
-    what the figure does not say."""
-
-    what: str
-    theirs: float
-    ours: float
-    unit: str
-    tolerance: float
-    source: str
-    remark: str
-
-    @property
-    def error(self) -> float:
-        return relative(self.ours, self.theirs)
 
 
 @functools.cache
@@ -44,28 +25,16 @@ def published_table() -> tuple[Mapping[str, Any], ...]:
 
 
 @functools.cache
-def published() -> tuple[Published, ...]:
-    """Every published figure beside ours."""
+def compared_published() -> tuple[Comparison, ...]:
+    """Every published figure with ours; its tolerance is what its own rounding leaves open, or what
+    the figure does not say."""
     return tuple(
-        Published(
-            f["what"],
-            f["value"],
-            _QUANTITIES[f["quantity"]](f),
-            f["unit"],
-            f["tolerance"],
-            f["source"],
-            f.get("remark", ""),
+        Comparison(
+            PUBLISHED, f["what"], "figure", f["value"], _QUANTITIES[f["quantity"]](f), f["unit"],
+            tolerance=f["tolerance"],
         )
         for f in published_table()
-    )
-
-
-def compared_published() -> tuple[Comparison, ...]:
-    """Every published figure as a row among the others."""
-    return tuple(
-        Comparison(PUBLISHED, p.what, "figure", p.theirs, p.ours, p.unit, tolerance=p.tolerance)
-        for p in published()
-    )
+    )  # fmt: skip
 
 
 Figure = Mapping[str, Any]

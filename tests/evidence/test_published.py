@@ -4,7 +4,7 @@ import pytest
 from tables import each
 
 from memcore.evaluate import evaluate
-from memcore.evidence.papers import published, published_table, states, weights
+from memcore.evidence.papers import compared_published, published_table, states, weights
 from memcore.plan.plan import Plan
 
 NORM_SHARE = 0.001  # norms and step counters, which the bytes-per-parameter figures leave out
@@ -13,11 +13,14 @@ NARROW = 0.01  # attention's share of the FLOPs is larger in narrow layers
 DRAWN = 0.15  # of lengths that are drawn the paper prints the means only
 
 
-@each("row", published, ids=lambda r: r.what)
+@each("row", compared_published, ids=lambda r: r.model)
 def test_published_figures(row):
-    drawn = "KV cache:" in row.what or "in a batch" in row.what
+    drawn = "KV cache:" in row.model or "in a batch" in row.model
     assert abs(row.error) <= row.tolerance <= (DRAWN if drawn else LOOSEST)
-    assert row.source
+
+
+def test_every_figure_has_its_source():
+    assert all(figure["source"] for figure in published_table())
 
 
 def test_weights_are_two_bytes_per_parameter():
@@ -38,7 +41,7 @@ def test_states_per_parameter():
 
 def test_offloads_of_zero_infinity_grow_with_batch_or_width():
     """Weights and states are moved once whatever the batch; of checkpoints the width counts."""
-    ours = [row.ours for row in published() if "FLOPs per byte" in row.what]
+    ours = [row.ours for row in compared_published() if "FLOPs per byte" in row.model]
     weights, more_weights, states, more_states, kept, narrow = ours
     assert more_weights == pytest.approx(4 * weights, rel=NORM_SHARE)
     assert more_states == pytest.approx(4 * states, rel=NORM_SHARE)

@@ -166,7 +166,7 @@ def _show(found: Found, plan: Plan) -> None:
             else "Nothing fits. More GPUs, another GPU, or more that may change, might."
         )
         return
-    every = points(found)
+    every = found.points
     rows = tables.found(every, plan)
     first = rows[0]
     gpus = f"{first['GPUs']:,} GPU{'s' * (first['GPUs'] > 1)}"
@@ -226,13 +226,6 @@ def _excluded(found: Found) -> None:
         alt="How many combinations were excluded, by the reason",
         take=None,
     )
-
-
-def points(found: Found) -> list[tuple[Point, bool]]:
-    """The best and the front, each plan once, and whether it is of the front."""
-    front = [p.plan for p in found.pareto]
-    every = [*found.best, *(p for p in found.pareto if all(p.plan != b.plan for b in found.best))]
-    return [(p, p.plan in front) for p in every]
 
 
 def _wins(found: Found) -> None:

@@ -529,14 +529,9 @@ def drafted(path: str) -> Any:
     return get(session().draft, path)
 
 
-FOLLOWING = tuple(
-    f"train.{name}" for name in ("framework", "zero", "kernels", "precision", "optimizer")
-)
-
-
 def with_followers(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Changes, and what of the framework's own words must follow them, as the rules have it."""
-    return followed(session().draft, changes, FOLLOWING)
+    return followed(session().draft, changes)
 
 
 def problems() -> tuple[Issue, ...]:

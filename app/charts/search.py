@@ -17,13 +17,13 @@ HOURS = 3600
 def found(of: Found, here: Plan) -> go.Figure:
     """Time of the whole run against GPUs: the best, and the front that nothing beats. A click makes
     a point the plan; its number is as in the table."""
-    front = [p.plan for p in of.pareto]
-    every = [*of.best, *(p for p in of.pareto if all(p.plan != b.plan for b in of.best))]
-    numbered = sorted(enumerate(every), key=lambda n: n[1].figures["gpus"])  # a line goes on
+    every = of.points
+    numbered = sorted(enumerate(every), key=lambda n: n[1][0].figures["gpus"])  # a line goes on
     groups = (  # the front last, so that nothing hides it
         ("Others of the best", "circle", palette.OVERHEAD[1],
-         [n for n in numbered if n[1].plan not in front]),
-        ("Nothing beats it", "diamond", palette.OURS, [n for n in numbered if n[1].plan in front]),
+         [(i, p) for i, (p, of_front) in numbered if not of_front]),
+        ("Nothing beats it", "diamond", palette.OURS,
+         [(i, p) for i, (p, of_front) in numbered if of_front]),
     )  # fmt: skip
     traces = [
         scatter(
@@ -46,15 +46,15 @@ def found(of: Found, here: Plan) -> go.Figure:
         for name, symbol, colour, points in groups
         if points
     ]
-    most = max(p.figures["gpus"] for p in every)
-    slowest = max(p.figures["run_seconds"] for p in every) / HOURS
+    counts = sorted({p.figures["gpus"] for p, _ in every})
+    slowest = max(p.figures["run_seconds"] for p, _ in every) / HOURS
     return figure(
         traces,
         height=320,
         xaxis={
             "title": "GPUs",
-            "range": [0, 1.06 * most],
-            "tickvals": sorted({p.figures["gpus"] for p in every}),
+            "range": [0, 1.06 * counts[-1]],
+            "tickvals": counts,
         },
         yaxis={"title": "hours of the whole run", "range": [0, 1.1 * slowest]},
     )

@@ -95,21 +95,25 @@ def follow(document: dict[str, Any], remedy: Remedy) -> None:
         put(document, path, value)
 
 
-def followed(
-    document: Mapping[str, Any], changes: Mapping[str, Any], may: Collection[str]
-) -> dict[str, Any]:
-    """Changes to a complete document, with those of the fields that `may` follow which have to.
-    What they cannot settle is left."""
+# What may follow a change that somebody makes, so that it is another plan and not a refusal.
+FOLLOWING = tuple(
+    f"train.{name}" for name in ("framework", "zero", "kernels", "precision", "optimizer")
+)
+
+
+def followed(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes to a complete document, with what of FOLLOWING has to follow them. What that cannot
+    settle is left."""
     trial = copy.deepcopy(dict(document))
     follow(trial, changes)
     kept, before = set(changes), list[Remedy]()
-    for _ in range(2 * len(may)):
+    for _ in range(2 * len(FOLLOWING)):
         remedy = next(
             (
                 r
                 for issue in issues_in(trial)
                 for r in ways(issue, kept, before)
-                if r.keys() <= set(may) and r.keys().isdisjoint(kept)
+                if r.keys() <= set(FOLLOWING) and r.keys().isdisjoint(kept)
             ),
             None,
         )

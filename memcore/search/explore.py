@@ -89,9 +89,6 @@ FIRST = (  # the fields that are asked about most, in this order; the others fol
 )
 UNSWEPT = ("cluster.node", "model", "version", "serve.seed")
 SHARED = ("cluster.", "parallel.", "model")  # those that both training and serving depend on
-FOLLOWING = tuple(
-    f"train.{name}" for name in ("framework", "zero", "kernels", "precision", "optimizer")
-)
 MORE = 8  # values of a sweep that are looked at beyond the others, until it does not fit
 SIZES = ("125M", "350M", "1B", "3B", "7B", "13B", "30B", "70B", "175B", "405B", "1T")
 
@@ -274,7 +271,7 @@ def spot(plan: Plan, wanted: Mapping[str, Any], at: Any, figure: Figure, pool: P
         try:
             there = plan.with_changes(wanted)
         except PlanError:
-            every = followed(plan.document(), wanted, FOLLOWING)
+            every = followed(plan.document(), wanted)
             there = plan.with_changes(every)
             with_ = {p: v for p, v in every.items() if p not in wanted}
     except PlanError as e:

@@ -89,6 +89,13 @@ class Found:
     nearest: tuple[Point, str] | None = None
     left: int | None = None
 
+    @property
+    def points(self) -> list[tuple[Point, bool]]:
+        """The best and the front, each plan once, and whether it is of the front."""
+        front, best = [p.plan for p in self.pareto], [p.plan for p in self.best]
+        every = [*self.best, *(p for p in self.pareto if p.plan not in best)]
+        return [(p, p.plan in front) for p in every]
+
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain JSON types."""
         return {

@@ -35,7 +35,7 @@ def test_a_search_is_found_stays_while_the_plan_moves_and_each_row_is_its_plan()
     alive(at)
     found = search(SMALL, gpus_at_most=1)
     table = frame(at, "rank")
-    points = searching.points(found)
+    points = found.points
     assert list(table["rank"][: len(found.best)]) == [f"{p.rank:,}" for p in found.best]
     assert any(f"{found.fits:,} of {found.evaluated:,}" in m.value for m in at.markdown)
     assert at.button(key="search_go").disabled

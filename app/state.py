@@ -273,18 +273,20 @@ def compute_dtype() -> str:
 
 def report() -> Report:
     """What the engine says about the plan."""
-    return _evaluated("report", plan())
+    now = plan()
+    return _once("report", now, lambda: shared.report(now))
 
 
 def pinned() -> Report | None:
     """The report of the pinned plan, if one is pinned."""
     pin = session().pin
-    return _evaluated("pinned", pin) if pin else None
+    return _once("pinned", pin, lambda: shared.report(pin)) if pin else None
 
 
 def book() -> Book:
     """Why the numbers of the report are what they are; made when somebody asks."""
-    return _explained("book", plan(), report())
+    now = plan()
+    return _once("book", now, lambda: Book(now, report()))
 
 
 def measured() -> Measured | None:
@@ -383,73 +385,63 @@ MOST_BOOKS = 8
 
 
 def _book_of(plan: Plan) -> Book:
-    kept: tuple[Book, ...] = st.session_state.get("kept_books", ())
-    found = next((b for b in kept if b.plan == plan), None) or Book(plan, shared.report(plan))
-    others = tuple(b for b in kept if b is not found)
-    st.session_state.kept_books = (found, *others)[:MOST_BOOKS]
-    return found
+    books: tuple[Book, ...] = st.session_state.get("kept_books", ())
+    book = next((b for b in books if b.plan == plan), None) or Book(plan, shared.report(plan))
+    others = tuple(b for b in books if b is not book)
+    st.session_state.kept_books = (book, *others)[:MOST_BOOKS]
+    return book
 
 
 def pinned_book() -> Book | None:
     """The same of the pinned plan."""
-    pin, then = session().pin, pinned()
-    return _explained("pinned_book", pin, then) if pin and then else None
+    pin = session().pin
+    return _once("pinned_book", pin, lambda: Book(pin, shared.report(pin))) if pin else None
 
 
-def _explained(name: str, plan: Plan, report: Report) -> Book:
-    kept = st.session_state.get(name)
-    if kept is None or kept.plan != plan:
-        kept = st.session_state[name] = Book(plan, report)
-    return kept
+def _once(name: str, asked: Any, find: Callable[[], T]) -> T:
+    """What `find` returns, for this session, until something else is asked for by this name: every
+    part of a page asks, and to look into the cache of all sessions takes longer."""
+    held = st.session_state.get(f"kept_{name}")
+    if held is None or held[0] != asked:
+        held = st.session_state[f"kept_{name}"] = (asked, find())
+    answer: T = held[1]
+    return answer
 
 
-def _evaluated(name: str, plan: Plan) -> Report:
-    """The report of a plan, kept until the plan changes: every part of a page asks for it."""
-    kept = st.session_state.get(name)
-    if kept is None or kept[0] != plan:
-        kept = st.session_state[name] = (plan, shared.report(plan))
-    return kept[1]
+def _of_server(plan: Plan) -> tuple[Any, ...]:
+    """What of a plan decides how it serves."""
+    return plan.model, plan.cluster, plan.parallel, plan.serve
 
 
 def stream() -> Stream | None:
-    """The plan's stream of requests, simulated; kept until something changes that it depends on."""
+    """The plan's stream of requests, simulated."""
     now, lengths = plan(), st.session_state.get("lengths")
-    find = shared.stream if lengths is None else lambda plan: simulate(plan, lengths, shared.STEPS)
-    return _kept("stream", find, now, lengths)
+    if lengths is None:
+        return _once("stream", _of_server(now), lambda: shared.stream(now))
+    asked = (*_of_server(now), lengths)
+    return _once("stream", asked, lambda: simulate(now, lengths, shared.STEPS))
 
 
 def speeds() -> tuple[Point, ...]:
     """Throughput and time per token against how many sequences run at once."""
-    return _kept("speeds", shared.speeds, plan())
+    now = plan()
+    return _once("speeds", _of_server(now), lambda: shared.speeds(now))
 
 
 def loads() -> tuple[Load, ...]:
     """The plan's stream at one arrival rate after another."""
     now, lengths = plan(), st.session_state.get("lengths")
     if lengths is None:
-        return _kept("loads", shared.loads, now)
-    return _kept("loads", lambda p: simulated_loads(p, lengths, steps=shared.STEPS), now, lengths)
+        return _once("loads", _of_server(now), lambda: shared.loads(now))
+    asked = (*_of_server(now), lengths)
+    return _once("loads", asked, lambda: simulated_loads(now, lengths, steps=shared.STEPS))
 
 
 def answers() -> tuple[Answer, ...]:
     """How far the plan can go within its targets: its length, sequences, and GPUs for its requests
     where somebody has set how many come, else for its users at once."""
     now, of_rate = plan(), "serve.arrival_rate" in changed()
-
-    def find(plan: Plan) -> tuple[Answer, ...]:
-        return shared.answers(plan, of_rate)
-
-    return _kept("answers", find, now, now.train, now.together, now.run, of_rate)
-
-
-def _kept(name: str, find: Callable[[Plan], T], now: Plan, *words: Any) -> T:
-    """What was found of serving the plan, until something changes that it depends on."""
-    asked = (now.model, now.cluster, now.parallel, now.serve, *words)
-    kept = st.session_state.get(f"kept_{name}")
-    if kept is None or kept[0] != asked:
-        kept = st.session_state[f"kept_{name}"] = (asked, find(now))
-    found: T = kept[1]
-    return found
+    return _once("answers", (now, of_rate), lambda: shared.answers(now, of_rate))
 
 
 def lengths_file() -> str:
@@ -464,23 +456,15 @@ def lengths_issues() -> tuple[Issue, ...]:
 
 
 def levers() -> tuple[Lever, ...]:
-    """What can be changed about the plan, kept until it changes."""
-    kept = st.session_state.get("kept_levers")
-    if kept is None or kept[0] != plan():
-        kept = st.session_state.kept_levers = (plan(), shared.levers(plan()))
-    found: tuple[Lever, ...] = kept[1]
-    return found
+    """What can be changed about the plan."""
+    now = plan()
+    return _once("levers", now, lambda: shared.levers(now))
 
 
 def waterfall() -> tuple[Change, ...]:
-    """What lies between the pinned plan and this one, kept until one of them changes."""
+    """What lies between the pinned plan and this one."""
     pin, now = session().pin, plan()
-    kept = st.session_state.get("kept_waterfall")
-    if kept is None or kept[0] != (pin, now):
-        found = changes_between(pin, now) if pin else ()
-        kept = st.session_state.kept_waterfall = ((pin, now), found)
-    changes: tuple[Change, ...] = kept[1]
-    return changes
+    return _once("waterfall", (pin, now), lambda: changes_between(pin, now)) if pin else ()
 
 
 def applied() -> str:

@@ -30,7 +30,7 @@ def rounded_to(value: float, by: int, least: int) -> int:
     return near + by if near < 0.9 * value else near
 
 
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{
         of.__name__: of
         for of in (
@@ -85,7 +85,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
             return _value(yes if _value(test, names) else no, names)
         case ast.Call(ast.Name(name), arguments, words):
             by_name = {str(word.arg): _value(word.value, names) for word in words}
-            return _FUNCTIONS[name](*(_value(given, names) for given in arguments), **by_name)
+            return FUNCTIONS[name](*(_value(given, names) for given in arguments), **by_name)
         case ast.GeneratorExp(item, [ast.comprehension(target, things, conditions)]):
             return list(_each(item, target, things, conditions, names))
     raise ValueError(f"{ast.unparse(node)} is no part of a formula")

@@ -1,8 +1,9 @@
 """Families: the architectures: what their config.json says and how they run.
 
-To add one: a file called as its model_type, with a FAMILY; of one that differs from another in a
-norm, an MLP or a router, a row of FAMILIES beside it (kin.py has those with Llama's attention). The
-sources are the modelling files of transformers 5.23.0.
+To add one: a row of presets/families/families.toml, which says what its config.json says
+(decoders.py reads it), and a file called as its model_type, with a FAMILY, which says how its
+layers run; of one whose layers are another's, its name in FAMILIES there. The sources are the
+modelling files of transformers 5.23.0.
 """
 
 from __future__ import annotations

@@ -176,6 +176,16 @@ _LIBYAML = hasattr(yaml, "CSafeLoader")  # which most builds have
 class _Plain(yaml.CSafeLoader if _LIBYAML else yaml.SafeLoader):  # type: ignore[misc]
     """YAML's plain values, with numbers as 1e-4 and without dates, which JSON has not."""
 
+    merged = 0  # values that other mappings gave to those that merge them
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        before = len(node.value)
+        super().flatten_mapping(node)
+        self.merged += max(0, len(node.value) - before)
+        if self.merged > MAX_VALUES:
+            why = f"its merges come to more than {MAX_VALUES:,} values"
+            raise yaml.constructor.ConstructorError(problem=why, problem_mark=node.start_mark)
+
 
 _Plain.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in found if not tag.endswith(":timestamp")]
@@ -696,12 +706,16 @@ def _taken(content: str) -> str:
             line = f"{condition}; then\n{rest}\nfi" if holds is None else rest * holds
         if word == "if" and not re.search(r"\bfi\b", line):
             branches.append([_holds(line, constants, times)])
+            if len(branches) > MAX_DEPTH:
+                return content
         elif word in ("elif", "else", "fi") and not branches:
             return content
         elif word == "fi":
             branches.pop()
         elif word in ("elif", "else"):
             before = branches[-1]
+            if len(before) > MAX_COMMANDS:
+                return content
             other = None if None in before else True
             if word == "elif":
                 other = _holds(line, constants, times)

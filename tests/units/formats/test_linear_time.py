@@ -113,6 +113,27 @@ def test_a_module_is_read_in_a_second(kind: str) -> None:
     assert seconds(read, HOSTILE[kind], MOST) < MOST
 
 
+MERGED = f"a: &a {{{', '.join(f'k{n}: 1' for n in range(3_000))}}}\n" + "".join(
+    f"b{n}:\n  <<: *a\n" for n in range(9_000)
+)
+NESTED = "X=1\n" + "if [ $X = 1 ]\n" * 8_000 + "fi\n" * 8_000
+BRANCHES = "X=1\nif [ $X = 2 ]\n" + "elif [ $X = 2 ]\n" * 14_000 + "fi\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("t.yaml", MERGED), ("t.sh", NESTED), ("t.sh", BRANCHES)]
+)
+def test_what_repeats_itself_is_read_in_a_second(name: str, content: str) -> None:
+    read = strangers.READERS[f"a file {name}"]
+    strangers.tried(read, "x")
+    assert seconds(read, content, MOST) < MOST
+
+
+def test_merges_of_too_many_values_are_refused_with_the_bound() -> None:
+    with pytest.raises(PlanError, match="its merges come to more than 200,000 values"):
+        read_files([Text("t.yaml", MERGED)])
+
+
 def test_a_long_log_is_looked_through_in_a_second() -> None:
     """What two letters are made of in small letters moves nothing."""
     for repeated in ("step 1 loss 2.0\n", "out of ", "memory İ ", "failed to allocate "):

@@ -478,7 +478,7 @@ def _with_macros(text: Text) -> str:
 
 
 _FROM = re.compile(r"^FROM[ \t]+(?:--\S+[ \t]+)?(\S+)", re.MULTILINE | re.IGNORECASE)
-_ENV = re.compile(r"^(?:ENV|ARG)[ \t]+(.+)$", re.MULTILINE)
+_ENV = re.compile(r"^(?:ENV|ARG)[ \t]+(\S.*)$", re.MULTILINE)
 _RUNS = re.compile(r"^(ENTRYPOINT|CMD)[ \t]+(.+)$", re.MULTILINE)
 
 
@@ -487,6 +487,7 @@ def _of_dockerfile(content: str) -> list[tuple[str, ...]]:
     if not (_FROM.search(content) and _RUNS.search(content)):
         return []
     content = _continued(content)
+    images = _FROM.findall(content)  # of which lines that go on may leave none
     variables: dict[str, str] = {}
     for line in _ENV.findall(content):
         for word in _words(line) if "=" in line.split()[0] else [line.strip().replace(" ", "=", 1)]:
@@ -502,7 +503,7 @@ def _of_dockerfile(content: str) -> list[tuple[str, ...]]:
             listed = None
         for word in listed if isinstance(listed, list) else _words(line):
             words += _inner(str(word))
-    return [(_FROM.findall(content)[-1], *words)] if words else []
+    return [(images[-1], *words)] if words and images else []
 
 
 def _of_python(content: str) -> list[tuple[str, ...]]:

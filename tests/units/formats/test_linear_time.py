@@ -134,6 +134,12 @@ def test_merges_of_too_many_values_are_refused_with_the_bound() -> None:
         read_files([Text("t.yaml", MERGED)])
 
 
+@pytest.mark.parametrize("line", ["ENV  ", "ARG \t", "x \\\nFROM y"])
+def test_a_dockerfile_that_says_nothing_is_read(line: str) -> None:
+    for content in (f"FROM x\nCMD vllm serve m\n{line}\n", f"{line}\nCMD vllm serve m\n"):
+        assert Text("Dockerfile", content).commands
+
+
 def test_a_long_log_is_looked_through_in_a_second() -> None:
     """What two letters are made of in small letters moves nothing."""
     for repeated in ("step 1 loss 2.0\n", "out of ", "memory İ ", "failed to allocate "):

@@ -67,6 +67,8 @@ from memcore.plan.model_rules import linear_layers
 from memcore.plan.models import resolve_model
 from memcore.plan.plan import OF_THE_MODEL, Plan, get, put, value_text
 from memcore.plan.repair import issues_in
+from memcore.serving.serve import servable
+from memcore.serving.server import Server
 from memcore.words.engines import ENGINES, LLAMA_CPP
 from memcore.words.jobs import ANY, SERVE, TRAIN
 from memcore.words.training import FRAMEWORKS, NATIVE, NO_LAYER, SEEING, listed
@@ -283,6 +285,8 @@ def read_files(
             instead = f"{value_text(ADAPTER, LORA)} is used in place of {was}"
             plan, mended = other, [Issue(ADAPTER, instead), *changes]
     plan = placement.fitted(plan, draft)
+    if plan.about == SERVE and "serve.concurrency" not in draft.fields:
+        plan = _as_many_as_fit(plan, assumed)
     if plan.train.adapter == "none" and get(document, ADAPTER) != "none":
         # Training every weight is another job, so that nothing is answered.
         reasons = why.items() or [(ADAPTER, "adapters are not planned with the rest")]
@@ -856,6 +860,22 @@ def _load(document: dict[str, Any], draft: Draft, assumed: list[Issue]) -> None:
     tokens = f"{serve['prompt_len']:,} in and {serve['output_len']:,} out"
     message = f"{serve['concurrency']} requests at once of {tokens}, since no file says the load"
     assumed.append(Issue("serve.concurrency", message))
+
+
+def _as_many_as_fit(plan: Plan, assumed: list[Issue]) -> Plan:
+    """A server's plan with as many requests at once as have room, where nobody says how many: an
+    engine that has room for fewer than are assumed starts, and lets the others wait."""
+    if not servable(plan.architecture):
+        return plan
+    usual, most = plan.serve.concurrency, int(Server.of(plan).numbers.serve.max_concurrency)
+    if not 0 < most < usual:
+        return plan
+    fewer = plan.with_changes({"serve.concurrency": most})
+    for n, issue in enumerate(assumed):
+        if issue.field == "serve.concurrency":
+            said = issue.message.removeprefix(f"{usual} ")
+            assumed[n] = Issue(issue.field, f"{most} {said}; for {usual} there is no room")
+    return fewer
 
 
 def _steps(document: dict[str, Any], draft: Draft) -> None:

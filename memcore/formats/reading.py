@@ -92,6 +92,14 @@ DOCUMENTS: tuple[Known, ...] = (
     ("vLLM", servers.configures, servers.configured),
 )
 STARTS = 0.5 + next(at for at, known in enumerate(DOCUMENTS) if known[0] == "Accelerate")
+# Texts that are no documents, in the same form; their content is read.
+TEXTS: tuple[tuple[str, Callable[[str], Any], Callable[[str, Draft], None]], ...] = (
+    ("Ollama", ollama.recognise, ollama.read),
+    ("Trainer", scripts.settings, scripts.read),
+    ("torchtitan", registry.runs, registry.read),
+    ("NeMo", recipes.jobs, recipes.read),
+    (LLAMA_CPP, servers.presets, servers.of_presets),
+)
 MODEL, MODELOPT = "config.json", "hf_quant_config.json"
 FAILURE, START = "memory ran out", "a command that starts a job"
 BESIDE = (
@@ -482,18 +490,11 @@ def _reader(text: Text) -> Reader:
     if text.is_long:
         ran_out = None if values else failure(text.content)
         if ran_out is None:
-            return last + 1, "", _unknown_kind
+            return last + 1, "", lambda draft: None
         return last + 1, FAILURE, functools.partial(_failed, ran_out)
-    if ollama.recognise(text.content):
-        return last, "Ollama", functools.partial(ollama.read, text.content)
-    if scripts.settings(text.content):
-        return last, "Trainer", functools.partial(scripts.read, text.content)
-    if registry.runs(text.content):
-        return last, "torchtitan", functools.partial(registry.read, text.content)
-    if recipes.jobs(text.content):
-        return last, "NeMo", functools.partial(recipes.read, text.content)
-    if servers.presets(text.content):
-        return last, LLAMA_CPP, functools.partial(servers.of_presets, text.content)
+    for name, recognises, reads_text in TEXTS:
+        if recognises(text.content):
+            return last, name, functools.partial(reads_text, text.content)
     if own := servers.called(text.content):
         return last, own[0].label, functools.partial(servers.told, *own)
     found = text.commands
@@ -612,10 +613,6 @@ def _serves(
 
 
 def _nothing(command: Sequence[str], draft: Draft) -> None:
-    pass
-
-
-def _unknown_kind(draft: Draft) -> None:
     pass
 
 

@@ -7,12 +7,11 @@ float8.py of August 2026 (commit b5bcd76c6), and what models/*/__init__.py take 
 from __future__ import annotations
 
 import ast
-import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from memcore.formats import hub, torchtitan
+from memcore.formats import hub, python, torchtitan
 from memcore.formats.found import Draft
 from memcore.formats.texts import module
 from memcore.plan.plan import Plan
@@ -21,10 +20,8 @@ CALLED = "()"  # the key of what was called, and of its arguments by place
 PLACED = "(*)"
 MAX_DEPTH = 12
 MAX_VALUES = 50_000  # of all functions of a module, those that they call each time; most have 5,000
-_SUMS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
+_SUMS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    sort: python.SUMS[sort] for sort in (ast.Add, ast.Sub, ast.Mult)
 }
 # How a class of recomputation is called, with the words of the TOML.
 RECOMPUTES = {

@@ -69,6 +69,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.leave("defaults", f"what {named} sets, which is not in the file, is not read")
     keys = Keys({NEMO.renamed.get(name, name): value for name, value in reversed(flat.items())})
     NEMO.begin(keys, draft)
+    draft.model = draft.model.removesuffix(".nemo")
     if isinstance(values.get("grpo"), Mapping):
         _rollouts(values, draft)
     half = str(keys.take("precision", "mixed_precision") or "bf16").lower()

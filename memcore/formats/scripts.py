@@ -106,6 +106,8 @@ def read(content: str, draft: Draft) -> None:
         share = said.pop("gpu_memory_utilization", SHARED)
         said = {"use_vllm": True, "vllm_gpu_memory_utilization": share, **said}
         draft.leave("fast_inference", ONE_COPY)
+    if "unsloth" in content:
+        said.pop("full_finetuning", None)  # without get_peft_model it is that here
     if "unsloth" in content and said.get("load_in_4bit"):
         said.setdefault(trainer.DOUBLE, True)  # as its loader.py does
     if re.search(r"^(?:from|import) unsloth", content, re.MULTILINE):

@@ -137,7 +137,12 @@ class Plan(Section):
 
     @functools.cached_property
     def architecture(self) -> Model:
-        model, side = resolve_model(self.model), self.train.image_size
+        return self._seeing(self.train.image_size)
+
+    def _seeing(self, side: int) -> Model:
+        """Its model with images of so many pixels a side; as config.json has them with the default,
+        where they are all that it reads."""
+        model = resolve_model(self.model)
         return model.seeing(side) if side == SIDE else model.resized(side).seeing(side)
 
     @functools.cached_property
@@ -454,8 +459,12 @@ class Plan(Section):
         return self.with_changes({path: value})
 
     def with_changes(self, changes: Mapping[str, Any]) -> Plan:
-        """This plan with some fields changed. Raises PlanError. What does not change is valid: new
-        values alone are read, and rules that read one of these fields."""
+        """This plan with some fields changed, and the sequence that its images are with their size.
+        Raises PlanError. What does not change is valid: new values alone are read, and rules that
+        read one of these fields."""
+        side = changes.get("train.image_size")
+        if isinstance(side, int) and "train.seq_len" not in changes and self.architecture.image:
+            changes = {**changes, "train.seq_len": self._seeing(side).max_positions}
         if issues := not_text(changes):
             raise PlanError(issues)
         sections = by_section(changes)
@@ -479,7 +488,7 @@ class Plan(Section):
             if issues := _unknown_hardware(other):
                 raise PlanError(issues)
         readers = set().union(*(self.readers.get(path, ()) for path in changes))
-        if issues := broken_rules(other, self.architecture, readers):
+        if issues := broken_rules(other, other.architecture, readers):
             raise PlanError(issues)
         return other
 
@@ -501,7 +510,10 @@ class Plan(Section):
         """A copy with other sections, on the same hardware and of the same model. Nothing is
         checked."""
         other = super().model_copy(update=update, deep=deep)
-        for name in ("weights", "readers"):  # what was found out of other sections
+        found = ["weights", "readers"]  # what was found out of other sections
+        if other.train.image_size != self.train.image_size:
+            found.append("architecture")
+        for name in found:
             other.__dict__.pop(name, None)
         return other
 

@@ -20,7 +20,7 @@ import numpy as np
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.evaluate import evaluate
 from memcore.frameworks import FRAMEWORKS
-from memcore.plan.plan import Plan, field_paths, limits_of, meant, put
+from memcore.plan.plan import Plan, field_paths, limits_of, meant
 from memcore.plan.repair import planned
 from memcore.plan.sizes import SIZE_RULES
 from memcore.quantity.reading import QUANTITIES, Values
@@ -164,12 +164,10 @@ def _choices(
     every = slice(None)
     places: list[Sequence[Any]] = [[every] if n in inner else range(len(axes[n])) for n in axes]
     for at in itertools.product(*places):
-        document = plan.document()
-        for (name, values), i in zip(axes.items(), at, strict=True):
-            if i != every:
-                put(document, name, values[i])
+        chosen = zip(axes.items(), at, strict=True)
+        changes = {name: values[i] for (name, values), i in chosen if i != every}
         try:
-            yield at, Plan.of(document) if len(inner) < len(axes) else plan
+            yield at, plan.with_changes(changes) if changes else plan
         except PlanError:
             yield at, None
 

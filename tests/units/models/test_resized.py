@@ -5,6 +5,8 @@ import pytest
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan
+from memcore.search.solver import solve
+from memcore.search.sweep import sweep
 
 # What torch 2.13's MemTracker says of one step of transformers 5.23's classifier with 2 images, all
 # in bf16: bytes at the peak.
@@ -51,3 +53,21 @@ def test_an_image_has_a_patch_at_least():
 def test_images_that_nobody_says_are_those_of_the_config_which_is_told():
     notes = evaluate(Plan(model="dinov2-base")).notes
     assert any("518 x 518" in note and "train.image_size" in note for note in notes)
+
+
+@pytest.mark.parametrize("model", ["dinov2-base", "qwen2.5-vl-7b-vision"])
+def test_a_changed_size_is_that_of_a_plan_with_it(model):
+    """Also of a plan whose model was read before."""
+    before, fresh = Plan(model=model), Plan(model=model, train={"image_size": 252})
+    assert before.architecture != fresh.architecture
+    changed = before.changed("train.image_size", 252)
+    assert changed.architecture == fresh.architecture
+    assert evaluate(changed).memory.allocated_bytes == evaluate(fresh).memory.allocated_bytes
+
+
+def test_a_sweep_and_a_solution_have_the_sequence_of_each_size():
+    plan = Plan(model="dinov2-base", cluster={"gpus": 1})
+    cells = sweep(plan, {"train.image_size": [112, 224]}, ["memory.allocated_bytes"])
+    each = [evaluate(plan.changed("train.image_size", n)).memory for n in (112, 224)]
+    assert list(cells["memory.allocated_bytes"]) == [one.allocated_bytes for one in each]
+    assert solve(plan, "train.image_size").value > 1000

@@ -255,10 +255,10 @@ def test_parameters_of_a_tower_that_is_left_out(kind, small):
     """The whole model as its class has it, less the language model inside."""
     torch = pytest.importorskip("torch", reason=WHY)
     transformers = pytest.importorskip("transformers", reason=WHY)
-    text = {"model_type": wrappers.KNOWN[kind].text, **SMALL_TEXTS[kind]}
+    text = {"model_type": wrappers.KNOWN[kind]["text"], **SMALL_TEXTS[kind]}
     tower = SMALL_TOWERS[kind] if small else {}
     config = {"text_config": text}
-    if small or wrappers.KNOWN[kind].towerless:
+    if small or wrappers.KNOWN[kind].get("towerless"):
         config["vision_config"] = tower
     words = {"projection_hidden_size": 96} if kind == "kimi_k25" and small else {}
     made = transformers.AutoConfig.for_model(kind, **config, **words, tie_word_embeddings=False)

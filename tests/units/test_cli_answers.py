@@ -589,8 +589,10 @@ def test_export_writes_what_read_reads(memplan, refused, tmp_path):
     assert (plan["serve"]["tp"], plan["serve"]["max_seq_len"]) == (2, 4096)
     found = memplan("export", "-", "--json", given="{}").json
     assert list(found["files"]) == ["train.yaml"]
-    left = ["train.cross_entropy: Eager is not in the files, which mean Chunked"]
-    assert found["left"] == left, "TRL makes no whole logits"
+    assert found["left"] == [
+        "train.cross_entropy: Eager is not in the files, which mean Chunked",
+        "train.allocator: Expandable segments is not in the files, which mean Native",
+    ], "TRL makes no whole logits, and its file sets no environment"
     ran = memplan("export", "-", given=json.dumps({"train": {"ema": "gpu"}}))
     assert "train.ema" in ran.err
     assert "does not run PyTorch FSDP2" in refused("export", "-", "--for", "megatorn", given="{}")

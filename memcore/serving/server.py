@@ -612,7 +612,9 @@ def chosen(experts: int, top_k: int, tokens: float) -> int:
     return math.ceil(experts * (1 - others) - 1e-9)
 
 
-FEW_BITS = 8  # a checkpoint of less has its head for multi-token prediction in 16 bits
+# A checkpoint of fewer bits has its head for multi-token prediction in 16 (TensorRT-LLM,
+# _torch/models/modeling_deepseekv3.py, _get_decoder_layer_quant_config, of NVFP4).
+FEW_BITS = 8
 
 
 def _drafting(plan: Plan) -> Plan:

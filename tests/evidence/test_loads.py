@@ -80,11 +80,13 @@ def test_versions_of_an_engine_differ_as_engines_do():
 
 def test_points_that_seem_to_have_a_draft():
     """Every point of that later version of DeepSeek-V3: what three guesses save shrinks with load,
-    as it was measured to. Read as without a draft they are a quarter too slow."""
+    as it was measured to. Read as without a draft they are a quarter too slow. They are as near as
+    the version before, which guesses nothing."""
     found = spread(error_of_token, lambda f: f.point.guessed > 0)
+    before = spread(error_of_token, lambda f: f.point.version == "1.2.0rc6.post2")
     assert found.count == 31
     assert found.median <= 0.05
-    assert found.nine_in_ten <= 0.12
+    assert found.nine_in_ten <= before.nine_in_ten
     few, many = (
         spread(
             error_of_token, lambda f, n=n: f.point.guessed > 0 and (f.point.at_once > 16) is n

@@ -11,7 +11,7 @@ from memcore.evaluate import evaluate
 from memcore.explain.book import Book
 from memcore.models import catalog
 from memcore.plan.plan import Plan
-from memcore.quantity.formula import ceiling, known, largest, total, whole
+from memcore.quantity.formula import ceiling, known, largest, rounded_down, total
 from memcore.quantity.quantity import UnknownNumberError
 
 ROUNDING = 1e-9  # of floating-point sums in another order
@@ -36,7 +36,7 @@ def test_what_is_said_is_what_is_computed():
     assert (a - (a + a)).words == "a - (a + a)"
     assert (a / (a * 2)).numbers == "2 B / (2 B x 2)"
     assert (b / 3).numbers == "16.7 min / 3"
-    assert whole(b / 3).value == 333
+    assert rounded_down(b / 3).value == 333
     assert ceiling(b / 3).words == "rounded up (b / 3)"
     assert largest(1, a).words == "the largest of (1, a)"
     assert total([]).value == 0

@@ -46,7 +46,10 @@ def readers_of(plan: Plan) -> dict[str, set[int]]:
 # What says what a plan's hardware is: fields that are read where this is.
 READ_OF = {
     "accelerator": ("cluster.gpu",),
-    "node": tuple(f"cluster.{name}" for name in ("gpu", "node", "network_gbits", "dram_gib")),
+    "node": tuple(
+        f"cluster.{name}"
+        for name in ("gpu", "gpus", "gpus_per_node", "node", "network_gbits", "dram_gib")
+    ),
 }
 
 

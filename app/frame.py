@@ -13,14 +13,20 @@ ICON = (
     'fill="#009E73"/><rect width="7" height="4" y="2" fill="#E69F00"/></svg>'
 )
 WIDTH = 310  # of the sidebar, in pixels
-FRONT = {"": "Train", "serve": "Serve", "together": "RL", "explore": "Explore",
-         "compare": "Compare", "accuracy": "Proof"}  # fmt: skip
-# What a place has further inside, by the title under which the bar has it: views, and their titles.
-INSIDE = {
-    "Training in detail": ("Train", {"time": "Time", "tiers": "Tiers", "ledger": "Every tensor"}),
-    "Serving in detail": ("Serve", {"stream": "Requests", "rates": "Arrival rates"}),
+# The views in the order of the bar, by their addresses: the place of each, and its title.
+VIEWS = {
+    "": ("Train", "Train"),
+    "time": ("Train", "Time"),
+    "tiers": ("Train", "Tiers"),
+    "ledger": ("Train", "Tensors"),
+    "serve": ("Serve", "Serve"),
+    "stream": ("Serve", "Requests"),
+    "rates": ("Serve", "Rates"),
+    "together": ("RL", "RL"),
+    "explore": ("Explore", "Explore"),
+    "compare": ("Compare", "Compare"),
+    "accuracy": ("Proof", "Proof"),
 }
-PLACES = FRONT | {view: place for place, views in INSIDE.values() for view in views}
 TRAIN = ""  # the address of the first view
 
 
@@ -30,13 +36,8 @@ def draw() -> None:
         page_title="Memplan", page_icon=ICON, layout="wide", initial_sidebar_state=WIDTH
     )
     warm.once()
-    views = {address: _view(address, title) for address, title in FRONT.items()}
-    bar = {"": list(views.values())}
-    for title, (_, inside) in INSIDE.items():
-        more = {address: _view(address, name) for address, name in inside.items()}
-        bar[title] = list(more.values())
-        views |= more
-    view = st.navigation(bar, position="top")
+    views = {address: _view(address, title) for address, (_, title) in VIEWS.items()}
+    view = st.navigation(list(views.values()), position="top")
     with turns.answering():
         state.begin(view.url_path)
         there = st.session_state.get("leads", view.url_path)
@@ -58,7 +59,7 @@ def _draw(view: st.Page) -> None:
     """Everything but what takes long."""
     state.publish()
     why.style()
-    place = PLACES[view.url_path]
+    place, _ = VIEWS[view.url_path]
     if place == "Proof":
         view.run()
     else:

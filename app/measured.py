@@ -197,7 +197,7 @@ def _snapshot() -> None:
     if not device.ran_out:
         st.markdown(_peak(device))
     for failure in device.failures:
-        st.warning(f"Memory ran out: {failure}.", icon=":material/memory_alert:")
+        st.warning(f"Memory ran out: {failure}.", icon=":material/memory:")
     if device.ran_out and device.most:
         parts.prose(_why_not(device.most[ALLOCATED], report.memory))
     rows = tables.memory_compared(device, report.memory)

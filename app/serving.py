@@ -37,6 +37,6 @@ def furthest() -> None:
         "layers within a node (TP) and stand as replicas. With an *Arrival rate* of your own, in "
         "the sidebar under *Request stream*, they are those for so many requests a second. How "
         "many of a stream of requests keep to the targets is on *Requests*, and up to which rate "
-        "on *Arrival rates*."
+        "on *Rates*."
     )
     levers.servers()

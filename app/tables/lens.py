@@ -47,5 +47,5 @@ def lens_ways(seen: Seen) -> Rows:
 
 
 def lens(seen: Sequence[Seen]) -> Rows:
-    """Every tensor, for a file."""
+    """All tensors, for a file."""
     return [s.to_row() for s in seen]

@@ -60,7 +60,7 @@ if report.memory:
                 height=244,
                 columns=("name", "size", "why", "shape", "count", "dtype"),
             )
-            parts.small("All of them, with lifetime and source, are at *Every tensor*.")
+            parts.small("All of them, with lifetime and source, are at *Tensors*.")
     if state.fresh():
         parts.folded("Worked plans", start.cards)
     parts.folded("Overhead outside the allocator", parts.overheads, report.memory)

@@ -3,6 +3,7 @@ what the server says only when a test lets it."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import time
@@ -29,6 +30,7 @@ class Tab:
         self.ids: dict[str, str] = {}  # of widgets, by their labels
         self.shown: dict[str, tuple[str, Any]] = {}  # by their ids: the kind of value, the value
         self.pages: dict[str, str] = {}  # hashes of all views, by their addresses
+        self.answers = 0  # runs of which all came but what waits for a rest
         self.said: list[str] = []  # headings, in the order in which they came
 
     def __enter__(self) -> Self:
@@ -94,6 +96,16 @@ class Tab:
         """The next message. Raises TimeoutError where none comes in time."""
         return ForwardMsg.FromString(self.socket.recv(timeout=seconds, decode=False))
 
+    def answer(self, until: float = math.inf) -> bool:
+        """Take in what the server says until an answer is there, or to this time. Whether it is."""
+        before = self.answers
+        while self.answers == before:
+            if (left := min(until - time.monotonic(), rig.SECONDS)) <= 0:
+                return False
+            with contextlib.suppress(TimeoutError):
+                self.hear(self._next(left))
+        return True
+
     def begins(self) -> None:
         """Take in what the server says, until a run begins."""
         kind = None
@@ -127,6 +139,8 @@ class Tab:
             raise AssertionError(f"{drawn.type}: {drawn.message}")
         if kind == "markdown" and drawn.body.startswith("####"):
             self.said.append(re.sub(r"[\\\u200b#*]", "", drawn.body).strip())
+        if kind == "text_input" and drawn.label == "Drawn":
+            self.answers += 1
         if kind in READ:
             self.ids[drawn.label] = drawn.id
             if drawn.set_value or drawn.id not in self.shown:

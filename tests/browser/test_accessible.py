@@ -67,7 +67,7 @@ def test_nor_does_what_is_unfolded(open_app: Open) -> None:
     """Each group of the sidebar, each fold of the page, what is shared, what a search finds."""
     page = open_app(at("", OVER))
     reading.agrees(page)
-    for fold in ("Node-and-price", "Training-details", "Parallelism", "Serving-details"):
+    for fold in ("Host-and-price", "Training-details", "Parallelism", "Offload"):
         with rig.a_run(page):
             page.locator(f".st-key-folded_{fold} summary").click()
     for fold in ("All-changes", "On-which-GPUs", "Instant-by-instant"):

@@ -602,7 +602,7 @@ def test_dropping_a_config(open_app: Open) -> None:
     ("view", "box", "path"),
     [
         ("/", "typed_train-seq_len", "train.seq_len"),
-        ("/", "start_cluster_gpus", "cluster.gpus"),
+        ("/", "cluster_gpus", "cluster.gpus"),
         ("/serve", "serve_concurrency", "serve.concurrency"),
     ],
 )

@@ -72,5 +72,6 @@ def _draw(view: st.Page) -> None:
         strip.draw(about)
         levers.undo()
         view.run()
+        rest.draw_at_once()
     state.drawn()
     why.drawer()

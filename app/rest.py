@@ -22,14 +22,25 @@ QUIET = 0.4  # seconds; 0: nothing waits
 def later(content: Callable[[], None], what: str) -> None:
     """Draw `content` here at the end of the run, once the plan rests; until then a line says `what`
     comes. Call it once on a page."""
-    s = state.session()
     place = st.empty()
-    if not QUIET or s.rested == s.plan:
+    state.session().later = place, content
+    if not _rests():
+        place.markdown(f":small[{what} when you pause …]")
+
+
+def _rests() -> bool:
+    s = state.session()
+    return not QUIET or s.rested == s.plan
+
+
+def draw_at_once() -> None:
+    """What takes long, where the plan rested already. Call it after the view and not in it: as in
+    `draw_later`, or Streamlit takes the widgets for others."""
+    s = state.session()
+    if s.later is not None and _rests():
+        (place, content), s.later = s.later, None
         with place.container():
             content()
-        return
-    place.markdown(f":small[{what} when you pause …]")
-    s.later = place, content
 
 
 def draw_later() -> None:

@@ -131,6 +131,7 @@ def too_long(length: int, most: int) -> str:
 _WORD = re.compile(r"\w+|[^\w\s]+")
 
 
+@functools.lru_cache(maxsize=1)  # each reader asks for the same one
 def over(content: str) -> str:
     """Why a text is too long to be read as a script, a module, a YAML or a TOML; '' where it is
     not."""

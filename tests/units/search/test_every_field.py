@@ -56,22 +56,19 @@ def _figures(plan):
     return {number: number_at(document, number) for number in NUMBERS}
 
 
+def _is_nan(value):
+    return isinstance(value, float) and math.isnan(value)
+
+
 def compared(plan, axes):
     """Every cell of a sweep against `evaluate`: the rows in which there is something to compare."""
     known = [n for n, value in figures_of(plan).items() if value is not None]
     rows = []
     for row in sweep(plan, axes, known).to_dict("records"):
-        document = plan.document()
-        for path in axes:
-            part, _, field = path.partition(".")
-            value = row[path]
-            value = None if isinstance(value, float) and math.isnan(value) else value
-            if field:
-                document[part][field] = value
-            else:
-                document[part] = value
+        # What nobody set follows the model, as it does wherever a plan is changed.
+        changes = {path: None if _is_nan(row[path]) else row[path] for path in axes}
         try:
-            here = figures_of(Plan.of(document))
+            here = figures_of(plan.with_changes(changes))
         except PlanError:
             assert all(math.isnan(row[n]) for n in known), row
             continue

@@ -1031,11 +1031,12 @@ def _split(content: str) -> Iterator[tuple[str, ...]]:
 
 _SIGNS = re.compile(r"""["'\\;&|]""")  # what means more than itself to a shell
 _BETWEEN = re.compile(r"[ \t\r\n]+")
+_NO_WORD = re.compile(r"[^ \t\r\n]{50000}")  # no shell's: a lexer takes it letter by letter
 
 
 def _words(line: str) -> list[str]:
     """A line's words; quotes hold words together where each has its other."""
-    if not _SIGNS.search(line):
+    if not _SIGNS.search(line) or _NO_WORD.search(line):
         return [word for word in _BETWEEN.split(line) if word]
     for whole in (line, line.replace('"', " ").replace("'", " ")):
         lexer = shlex.shlex(whole, posix=True, punctuation_chars=";&|")

@@ -132,7 +132,13 @@ BRANCHES = "X=1\nif [ $X = 2 ]\n" + "elif [ $X = 2 ]\n" * 14_000 + "fi\n"
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("t.yaml", MERGED), ("t.sh", NESTED), ("t.sh", BRANCHES)]
+    ("name", "content"),
+    [
+        ("t.yaml", MERGED),
+        ("t.sh", NESTED),
+        ("t.sh", BRANCHES),
+        ("t.yaml", f'FROM x\nCMD "x8xH100 {"7" * 294_000}'),
+    ],
 )
 def test_what_repeats_itself_is_read_in_a_second(name: str, content: str) -> None:
     read = strangers.READERS[f"a file {name}"]

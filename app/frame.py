@@ -13,21 +13,6 @@ ICON = (
     'fill="#009E73"/><rect width="7" height="4" y="2" fill="#E69F00"/></svg>'
 )
 WIDTH = 310  # of the sidebar, in pixels
-# The views in the order of the bar, by their addresses: the place of each, and its title.
-VIEWS = {
-    "": ("Train", "Train"),
-    "time": ("Train", "Time"),
-    "tiers": ("Train", "Tiers"),
-    "ledger": ("Train", "Tensors"),
-    "serve": ("Serve", "Serve"),
-    "stream": ("Serve", "Requests"),
-    "rates": ("Serve", "Rates"),
-    "together": ("RL", "RL"),
-    "explore": ("Explore", "Explore"),
-    "compare": ("Compare", "Compare"),
-    "accuracy": ("Proof", "Proof"),
-}
-TRAIN = ""  # the address of the first view
 
 
 def draw() -> None:
@@ -36,7 +21,7 @@ def draw() -> None:
         page_title="Memplan", page_icon=ICON, layout="wide", initial_sidebar_state=WIDTH
     )
     warm.once()
-    views = {address: _view(address, title) for address, (_, title) in VIEWS.items()}
+    views = {address: _view(address, title) for address, (_, title) in places.BAR.items()}
     view = st.navigation(list(views.values()), position="top")
     with turns.answering():
         state.begin(view.url_path)
@@ -50,7 +35,7 @@ def draw() -> None:
 
 def _view(address: str, title: str) -> st.Page:
     """A view; its address is the name of its file."""
-    if address == TRAIN:
+    if address == places.FIRST:
         return st.Page("views/train.py", title=title, url_path="home", default=True)
     return st.Page(f"views/{address}.py", title=title, url_path=address)
 
@@ -59,13 +44,13 @@ def _draw(view: st.Page) -> None:
     """Everything but what takes long."""
     state.publish()
     why.style()
-    place, _ = VIEWS[view.url_path]
+    place, _ = places.BAR[view.url_path]
     if place == "Proof":
         view.run()
     else:
         places.draw_drop(sidebar.dropped)
         about = explore.about(place)
-        if view.url_path == TRAIN and state.fresh():
+        if view.url_path == places.FIRST and state.fresh():
             start.ask()
         with st.sidebar:
             sidebar.draw(about, view.title)

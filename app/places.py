@@ -15,10 +15,22 @@ from memcore.words.jobs import RL, SERVE, TRAIN, VIEWS
 
 MOST_HELD = 32 * MiB  # of a memory snapshot that is dropped
 MOST_TEXT = MAX_CHARACTERS  # bytes of another file that is dropped on the page
-# Of the views; that of training is the server's own.
-ADDRESSES = frozenset(path.stem for path in Path(__file__).with_name("views").glob("[!_]*.py")) - {
-    "train"
+# The views in the order of the bar, by their addresses: the place of each, and its title.
+BAR = {
+    "": ("Train", "Train"),
+    "time": ("Train", "Time"),
+    "tiers": ("Train", "Tiers"),
+    "ledger": ("Train", "Tensors"),
+    "serve": ("Serve", "Serve"),
+    "stream": ("Serve", "Requests"),
+    "rates": ("Serve", "Rates"),
+    "together": ("RL", "RL"),
+    "explore": ("Explore", "Explore"),
+    "compare": ("Compare", "Compare"),
+    "accuracy": ("Proof", "Proof"),
 }
+FIRST = ""  # the address of the first view, which is the server's own
+ADDRESSES = BAR.keys() - {FIRST}
 # The views of what a plan is about, and those that are of every plan.
 OF = {SERVE: (VIEWS[SERVE], "stream", "rates"), RL: (VIEWS[RL],)}
 OF_ALL = ("explore", "compare")

@@ -88,7 +88,11 @@ def answer(
 
 
 def printable(text: str) -> str:
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+    """The text with a question mark for each sign that a terminal would obey."""
+    return "\n".join(
+        line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in line)
+        for line in text.split("\n")
+    )
 
 
 def plan_title(plan: Plan, report: Report) -> str:

@@ -15,8 +15,9 @@ from memcore.formats.failures import failure
 from memcore.formats.reading import DOCUMENTS
 from memcore.formats.texts import MAX_JSON, MAX_SCRIPT, MAX_WORDS
 
-FLOOR = 0.2  # seconds of a processor below which a ratio says nothing
-MOST = 1.0  # seconds of a text of up to MAX_SCRIPT characters; a longer one may take its share more
+# Seconds of a processor, of a text of up to MAX_SCRIPT characters; a longer one has its share more.
+FLOOR = 0.2  # below which a ratio says nothing
+MOST = 1.0
 RATIO = 3.0  # of twice the length; where time grows as the square it is four
 TRIES = 8  # a busy machine makes some slow; the quickest says what the reader takes
 SHORT = 20_000  # characters of the texts that each run tries; a quadratic pattern takes seconds
@@ -54,13 +55,13 @@ def is_linear(reader: str, kind: str, length: int) -> None:
     """Have a text read, and one of half its length where it takes long enough to compare; again
     where a busy machine may have made it slow."""
     read, twice, once = strangers.READERS[reader], float("inf"), float("inf")
-    most = MOST * max(1.0, length / MAX_SCRIPT)
+    share = max(1.0, length / MAX_SCRIPT)
     for turn in range(TRIES):
         twice = min(twice, taken(read, strangers.text(kind, length - turn)))
-        if twice <= FLOOR:
+        if twice <= FLOOR * share:
             return
         once = min(once, taken(read, strangers.text(kind, length // 2 - turn)))
-        if twice < most and twice <= RATIO * once:
+        if twice < MOST * share and twice <= RATIO * once:
             return
     raise AssertionError(f"{reader} of {length:,} {kind}: {once:.2f}, {twice:.2f} s")
 

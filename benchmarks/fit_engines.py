@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memcore.evidence.engines import Point, choosing, greatest, points
+from evidence.engines import Point, choosing, greatest, points
 from memcore.hardware.accelerator import Accelerator
 from memcore.hardware.kernels import WIDENED_4
 from memcore.plan.plan import Plan

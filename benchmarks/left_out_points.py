@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from fit_engines import PARTS, Table, parts_of
 
-from memcore.evidence.engines import points
+from evidence.engines import points
 
 PATH = Path(__file__).parents[1] / "presets" / "evidence" / "engines_left_out.csv"
 

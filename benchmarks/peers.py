@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from memcore.evidence.times import times_table
+from evidence.times import times_table
 from memcore.plan.plan import Plan
 
 PATH = Path(__file__).resolve().parents[1] / "presets" / "evidence" / "peers.toml"

@@ -1,7 +1,7 @@
 """Where published configurations stand among all that fit: `python benchmarks/ranks.py [ID...]`.
 
 Writes presets/evidence/ranks.toml, in the checkout, and prints it; with ids of times.toml it only
-prints those. About three seconds of processor each. memcore/evidence/ranks.py says what stands
+prints those. About three seconds of processor each. evidence/ranks.py says what stands
 beside them.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from memcore.evidence.ranks import Ranked, jobs, ranked
+from evidence.ranks import Ranked, jobs, ranked
 from memcore.plan.plan import Plan
 
 PATH = Path(__file__).resolve().parents[1] / "presets" / "evidence" / "ranks.toml"

@@ -11,13 +11,14 @@ from memcore.evidence.comparison import (
     AGREEMENT,
     CHECK,
     MEASURED,
+    STEP_TIME,
+    TIME_TOLERANCE,
     Comparison,
     by_kind,
+    last_compared,
     spread_texts,
 )
-from memcore.evidence.last import last_compared
-from memcore.evidence.times import STEP_TIME, TIME_TOLERANCE
-from memcore.evidence.workings import sizes
+from memcore.evidence.numbers import sizes
 from memcore.hardware import constants, kernels
 from memcore.plan.plan import Plan
 from memcore.quantity import glossary

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app import charts, parts, state, tables
-from memcore.evidence.last import last_compared
+from memcore.evidence.comparison import last_compared
 
 BANDS = 12  # of the chart: the kinds of figures with the largest differences
 

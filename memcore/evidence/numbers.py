@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from memcore.evidence.comparison import CHECK
-from memcore.evidence.last import last_compared
-from memcore.evidence.workings import sizes
+from memcore.evidence.comparison import CHECK, last_compared
+from memcore.plan.plan import Plan
 from memcore.quantity.formula import Formula, known
 from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.shapes import dimension
 from memcore.tape.dims import AXES, DIMENSIONS, Extent
+from memcore.training.steps import training_sizes
 
 if TYPE_CHECKING:
     from memcore.explain.book import Book
@@ -51,3 +52,8 @@ def _dimension(book: Book, name: str) -> Explanation:
     factor = dimension(book, of).terms[0]
     source = factor.source or f"the plan: {factor.path.removeprefix('plan.')}"
     return about(name, "", None, factor.note, [source], value=factor.value)
+
+
+def sizes(plan: Plan) -> Mapping[str, int]:
+    """The value of every dimension and axis under a plan; 0 of layers that its model has not."""
+    return dict.fromkeys(DIMENSIONS, 0) | training_sizes(plan)

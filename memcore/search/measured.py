@@ -4,11 +4,11 @@ Part of what our seconds are off is a bias of the framework, or of the engine an
 GPU, which a measurement of one plan says for the others; the rest is that plan's own.
 
 Steps of one framework, kernels, attention, adapter and GPU have a share in common
-(memcore.evidence.calibration). Within one server (engine and its version, GPU, ranks, model and its
+(evidence.calibration). Within one server (engine and its version, GPU, ranks, model and its
 words) points have most of it in common, whatever the load; the nearer the loads, the more. With
 other ranks, dtypes or another model there is nothing that could be relied on, and with another GPU
 a part of the time per token alone. presets/evidence/in_common.toml says how much each
-(memcore.evidence.servers), and docs/accuracy.md how much nearer it comes.
+(evidence.servers), and docs/accuracy.md how much nearer it comes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 how much two plans must differ to be told apart.
 
 presets/evidence/intervals.toml says it by distance, and is written from every measured step
-(`python -m memcore.evidence.intervals`): of the same model on the same GPU; of the same framework,
+(`python -m evidence.intervals`): of the same model on the same GPU; of the same framework,
 architecture and kind of work; of the same kind of work elsewhere; of anything.
 
 Two plans of one model share most of their error: a framework or a GPU that is slower than we say

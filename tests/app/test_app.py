@@ -759,7 +759,7 @@ def test_the_drawer_opens_once_and_shows_the_pinned_plan() -> None:
 def tables_of_evidence() -> list[Any]:
     """They are about no plan."""
     from app import tables
-    from memcore.evidence.figures import compare
+    from evidence.figures import compare
 
     return [tables.accuracy(compare())]
 

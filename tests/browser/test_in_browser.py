@@ -18,8 +18,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 import rig
+from evidence.figures import compare
 from memcore.evaluate import evaluate
-from memcore.evidence.figures import compare
 from memcore.formats import Text, read_files
 from memcore.formats.export import export
 from memcore.models import catalog

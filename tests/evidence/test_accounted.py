@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from memcore.evidence.measured import measured_table
-from memcore.evidence.papers import published_table
-from memcore.evidence.served import served_table
-from memcore.evidence.times import times_table
+from evidence.measured import measured_table
+from evidence.papers import published_table
+from evidence.served import served_table
+from evidence.times import times_table
 from memcore.models import catalog
 from memcore.models.counts import parameters
 from memcore.models.families import from_config

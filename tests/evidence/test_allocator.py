@@ -4,8 +4,8 @@
 import pytest
 from tables import each
 
+from evidence.served import compared_served, planned, served_table
 from memcore.evaluate import evaluate
-from memcore.evidence.served import compared_served, planned, served_table
 from memcore.plan.plan import Plan
 from memcore.serving import allocator, stored
 from memcore.units import GiB, MiB

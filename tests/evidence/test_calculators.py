@@ -2,8 +2,8 @@
 
 import pytest
 
+from evidence.calculators import COUNTS, STATES, calculators_table, worked
 from memcore.evaluate import evaluate
-from memcore.evidence.calculators import COUNTS, STATES, calculators_table, worked
 from memcore.plan.plan import Plan
 
 TABLE = calculators_table()

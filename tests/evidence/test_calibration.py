@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from evidence import calibration, fit
+from evidence.fit import source_of
+from evidence.times import times_table
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
-from memcore.evidence import calibration, fit
-from memcore.evidence.fit import source_of
-from memcore.evidence.times import times_table
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan
 from memcore.search.measured import calibrated, kind

@@ -7,25 +7,24 @@ from dataclasses import replace
 
 import pytest
 
+from evidence import campaign, fit, markdown, peers
+from evidence.figures import compare
+from evidence.times import times_table
 from memcore.evaluate import evaluate
-from memcore.evidence import campaign, fit, markdown, peers
-from memcore.evidence.comparison import TUNED
-from memcore.evidence.figures import compare
-from memcore.evidence.last import last_compared
-from memcore.evidence.times import times_table
+from memcore.evidence.comparison import TUNED, last_compared
 from memcore.plan.plan import Plan
 
 
 @pytest.mark.parametrize("page", markdown.PAGES)
 def test_a_page_says_what_the_evidence_says(page: str) -> None:
-    """When this fails: python -m memcore.evidence.markdown"""
+    """When this fails: python -m evidence.markdown"""
     text = (markdown.ROOT / page).read_text(encoding="utf-8")
     assert text.count("<!-- figures: ") == len(markdown.PART.findall(text)) > 0
     assert markdown.written(text) == text
 
 
 def test_what_the_accuracy_page_shows_is_what_the_engine_says() -> None:
-    """When this fails: python -m memcore.evidence.markdown"""
+    """When this fails: python -m evidence.markdown"""
     assert len(last_compared()) == len(compare())
     for kept, now in zip(last_compared(), compare(), strict=True):
         for name in ("ours", "low", "high"):

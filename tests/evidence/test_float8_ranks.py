@@ -4,7 +4,7 @@ import asked
 import pytest
 from tables import each
 
-from memcore.evidence.pytorch import dispatched
+from evidence.pytorch import dispatched
 from memcore.plan.plan import Plan
 
 TABLE = asked.table("float8")

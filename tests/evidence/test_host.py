@@ -10,10 +10,10 @@ from explored import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evidence.planned import time_of
+from evidence.times import times_table
 from memcore.evaluate import evaluate
 from memcore.evidence.comparison import TUNED
-from memcore.evidence.planned import time_of
-from memcore.evidence.times import times_table
 from memcore.hardware import constants
 from memcore.plan.plan import Plan
 from memcore.tape.ledger import Amounts

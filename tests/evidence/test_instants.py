@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 from tables import each
 
-from memcore.evidence.pytorch import dispatched_bytes, oracle, plan_of
+from evidence.pytorch import dispatched_bytes, oracle, plan_of
 from memcore.plan.plan import Plan
 from memcore.tape import ledger
 from memcore.tape.kinds import Role

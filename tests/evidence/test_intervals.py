@@ -7,9 +7,9 @@ from statistics import median
 
 import pytest
 
+from evidence import intervals
+from evidence.engines import point_errors
 from memcore import Plan, evaluate
-from memcore.evidence import intervals
-from memcore.evidence.engines import point_errors
 from memcore.explain.book import Book
 from memcore.timing.certainty import (
     ANY,

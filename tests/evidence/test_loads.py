@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from memcore.evidence.engines import (
+from evidence.engines import (
     LOW_LOAD,
     Spread,
     choices,

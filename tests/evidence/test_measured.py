@@ -4,10 +4,8 @@ from statistics import mean, median
 
 import pytest
 
-from memcore.evaluate import evaluate
-from memcore.evidence import campaign
-from memcore.evidence.comparison import OUT_OF_MEMORY, TUNED
-from memcore.evidence.measured import (
+from evidence import campaign
+from evidence.measured import (
     ALLOCATED_TOLERANCE,
     RESERVED_INSIDE,
     RESERVED_WIDTH,
@@ -16,7 +14,9 @@ from memcore.evidence.measured import (
     measured_table,
     over_rules,
 )
-from memcore.evidence.planned import memory_of
+from evidence.planned import memory_of
+from memcore.evaluate import evaluate
+from memcore.evidence.comparison import OUT_OF_MEMORY, TUNED
 from memcore.plan.plan import Plan
 from memcore.units import GiB
 

@@ -4,8 +4,8 @@ import asked
 import pytest
 from tables import each
 
+from evidence import campaign
 from memcore.evaluate import evaluate
-from memcore.evidence import campaign
 from memcore.plan.plan import Plan
 from memcore.units import bytes_text
 

@@ -1,10 +1,10 @@
 """Our bytes against PyTorch's own, row by row (presets/evidence/oracle/README.md says what the rows
-are; memcore/evidence/pytorch.py makes the plans)."""
+are; evidence/pytorch.py makes the plans)."""
 
 import pytest
 from tables import each
 
-from memcore.evidence.pytorch import compared, oracle, preset_parameters
+from evidence.pytorch import compared, oracle, preset_parameters
 from memcore.models import catalog
 from memcore.models.counts import parameters
 

@@ -6,9 +6,9 @@ from statistics import median, quantiles
 import pytest
 from explained import checked
 
+from evidence.measured import compared_runs, measured_table
 from memcore import PlanError
 from memcore.evaluate import evaluate
-from memcore.evidence.measured import compared_runs, measured_table
 from memcore.explain.book import Book
 from memcore.plan.link import decode
 from memcore.plan.plan import Plan

@@ -5,10 +5,10 @@ from statistics import linear_regression, median
 
 import pytest
 
-from memcore.evidence import campaign
+from evidence import campaign
+from evidence.measured import compared_runs
+from evidence.times import compared_times
 from memcore.evidence.comparison import text
-from memcore.evidence.measured import compared_runs
-from memcore.evidence.times import compared_times
 from memcore.hardware import constants
 from memcore.models import catalog
 from memcore.units import MiB

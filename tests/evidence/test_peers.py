@@ -1,8 +1,8 @@
 """Other calculators of step times on the same steps (presets/evidence/peers.toml)."""
 
+from evidence.peers import THE_RULE, peer_errors, peers_table
+from evidence.times import compared_times, times_table
 from memcore.evidence.comparison import CHECK
-from memcore.evidence.peers import THE_RULE, peer_errors, peers_table
-from memcore.evidence.times import compared_times, times_table
 
 
 def test_ahead_of_every_other_and_of_the_rule_in_every_framework():

@@ -9,8 +9,8 @@ import asked
 import pytest
 from tables import each
 
+from evidence.pytorch import REGIMES
 from memcore.evaluate import evaluate
-from memcore.evidence.pytorch import REGIMES
 from memcore.plan.plan import Plan
 from memcore.words.training import CHECKPOINTING, CROSS_ENTROPY, KERNELS
 

@@ -3,8 +3,8 @@
 import pytest
 from tables import each
 
+from evidence.papers import compared_published, published_table, states, weights
 from memcore.evaluate import evaluate
-from memcore.evidence.papers import compared_published, published_table, states, weights
 from memcore.plan.plan import Plan
 
 NORM_SHARE = 0.001  # norms and step counters, which the bytes-per-parameter figures leave out

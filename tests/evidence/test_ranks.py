@@ -2,8 +2,8 @@
 
 import pytest
 
+from evidence.ranks import BEST, jobs, ranked, ranks_table
 from memcore import Plan, evaluate
-from memcore.evidence.ranks import BEST, jobs, ranked, ranks_table
 from memcore.search.solver import solve
 
 FEW = 40  # drawn here; the table has more

@@ -9,9 +9,7 @@ import pytest
 from streamed import paged
 from tables import each
 
-from memcore.errors import PlanError
-from memcore.evaluate import evaluate
-from memcore.evidence.served import (
+from evidence.served import (
     FIRST,
     GENERATING,
     IMAGES,
@@ -23,6 +21,8 @@ from memcore.evidence.served import (
     compared_served,
     served_table,
 )
+from memcore.errors import PlanError
+from memcore.evaluate import evaluate
 from memcore.explain.book import Book
 from memcore.models import catalog
 from memcore.models.families import FAMILIES

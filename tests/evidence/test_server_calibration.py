@@ -2,11 +2,11 @@
 
 import pytest
 
+from evidence import servers as evidence
+from evidence.calibration import within
+from evidence.engines import Spread, engines_table
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
-from memcore.evidence import servers as evidence
-from memcore.evidence.calibration import within
-from memcore.evidence.engines import Spread, engines_table
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan
 from memcore.search.measured import (
@@ -52,7 +52,7 @@ APART = {
 
 def test_points_that_are_left_out_are_those_of_the_fit() -> None:
     """engines_left_out.csv is of the fit that engines.toml sums up: where this fails, run
-    benchmarks/left_out_points.py, and then memcore.evidence.intervals."""
+    benchmarks/left_out_points.py, and then evidence.intervals."""
     cells = next(r for r in engines_table()["left_out"] if r["what"] == "cells")
     token = Spread.of([1 / off.token - 1 for off in evidence.point_ratios()])
     first = Spread.of([1 / off.first - 1 for off in evidence.point_ratios()])

@@ -7,8 +7,8 @@ import pytest
 from mixtures import MIXTURE, of_experts
 from tables import each
 
+from evidence.pytorch import dispatched
 from memcore.evaluate import evaluate
-from memcore.evidence.pytorch import dispatched
 from memcore.models.config import Keys
 from memcore.models.families import FAMILIES
 from memcore.plan.plan import Plan

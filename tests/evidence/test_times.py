@@ -6,18 +6,18 @@ from statistics import median
 
 import pytest
 
-from memcore.evaluate import evaluate
-from memcore.evidence import campaign
-from memcore.evidence.comparison import TUNED
-from memcore.evidence.links import ON_HOST, compared_links
-from memcore.evidence.planned import time_of
-from memcore.evidence.times import (
+from evidence import campaign
+from evidence.links import ON_HOST, compared_links
+from evidence.planned import time_of
+from evidence.times import (
     TIME_INSIDE,
     TIME_MEDIAN,
     TIME_TOLERANCE,
     compared_times,
     times_table,
 )
+from memcore.evaluate import evaluate
+from memcore.evidence.comparison import TUNED
 from memcore.hardware import constants
 from memcore.models import catalog
 from memcore.plan.plan import Plan

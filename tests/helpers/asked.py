@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from memcore.evidence.planned import training_of
-from memcore.evidence.pytorch import REGIMES, dispatched, wider_on_a_gpu
+from evidence.planned import training_of
+from evidence.pytorch import REGIMES, dispatched, wider_on_a_gpu
 from memcore.models.families import FAMILIES, from_config, wrappers
 from memcore.plan.plan import Plan
 

@@ -163,7 +163,6 @@ READ = {
     ("memcore.models.families.wrappers", "name.endswith(SUFFIXES)"),
     ("memcore.models.quantization", "name.startswith('re:')"),  # a pattern, in config.json
     ("memcore.quantity.reading", "name.startswith('__')"),  # Python's own attributes
-    ("memcore.evidence.papers", "r.name.endswith(tuple(figure['rows']))"),
 }
 
 

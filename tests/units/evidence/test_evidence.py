@@ -8,15 +8,15 @@ from importlib.resources import files
 import pytest
 
 from app import charts, tables
-from memcore.evidence.calculators import compared_tracker
+from evidence.calculators import compared_tracker
+from evidence.figures import compare
+from evidence.links import links_table
+from evidence.measured import measured_table
+from evidence.papers import published_table
+from evidence.pytorch import oracle, preset_parameters
+from evidence.served import served_table
+from evidence.times import times_table
 from memcore.evidence.comparison import CHECK, MEASURED, SOURCES, TUNED, relative, signed_text
-from memcore.evidence.figures import compare
-from memcore.evidence.links import links_table
-from memcore.evidence.measured import measured_table
-from memcore.evidence.papers import published_table
-from memcore.evidence.pytorch import oracle, preset_parameters
-from memcore.evidence.served import served_table
-from memcore.evidence.times import times_table
 from memcore.hardware import constants, kernels
 from memcore.models import catalog
 from memcore.models.families import FAMILIES

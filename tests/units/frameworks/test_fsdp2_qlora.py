@@ -4,9 +4,9 @@ other weights' dtype, so that they are sharded with them; their scales are on ev
 import pytest
 from explained import checked
 
+from evidence.measured import compared_runs
 from memcore import PlanError
 from memcore.evaluate import evaluate
-from memcore.evidence.measured import compared_runs
 from memcore.explain.book import Book
 from memcore.plan.plan import Plan
 

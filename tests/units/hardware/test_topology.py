@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import each
 
+from evidence.links import ON_HOST, compared_links
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
-from memcore.evidence.links import ON_HOST, compared_links
 from memcore.explain import Book
 from memcore.hardware.constants import COLLECTIVE_EFFICIENCY, THROUGH_HOST
 from memcore.hardware.topology import axis_lengths, inside

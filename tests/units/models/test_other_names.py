@@ -2,8 +2,8 @@
 
 import pytest
 
+from evidence.planned import training_of
 from memcore.errors import PlanError
-from memcore.evidence.planned import training_of
 from memcore.models.counts import parameters
 from memcore.models.families import FAMILIES, from_config
 from memcore.models.families.rows import rows

@@ -2,9 +2,9 @@
 
 import pytest
 
+from evidence.times import times_table
 from memcore import cli
 from memcore.evaluate import evaluate
-from memcore.evidence.times import times_table
 from memcore.hardware.constants import MOST_GPUS
 from memcore.models import catalog
 from memcore.plan.plan import Plan

@@ -10,7 +10,7 @@ from explored import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memcore.evidence.served import planned, served_table
+from evidence.served import planned, served_table
 from memcore.plan.plan import Plan
 from memcore.serving.cache import growing_pages, room
 from memcore.serving.pages import Pages

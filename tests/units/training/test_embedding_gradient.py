@@ -2,7 +2,7 @@
 
 import pytest
 
-from memcore.evidence.planned import training_of
+from evidence.planned import training_of
 from memcore.plan.plan import Plan
 from memcore.training.memory import held
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memcore.evidence.comparison import TRACKER, Comparison, of_training, text
-from memcore.evidence.papers import resident
-from memcore.evidence.planned import memory_of
-from memcore.evidence.pytorch import PEAK_TOLERANCE, REGIMES, dispatched_peak, wider_on_a_gpu
+from evidence.papers import resident
+from evidence.planned import memory_of, of_training
+from evidence.pytorch import PEAK_TOLERANCE, REGIMES, dispatched_peak, wider_on_a_gpu
+from memcore.evidence.comparison import TRACKER, Comparison, text
 from memcore.plan.plan import Plan
 
 STATES, STEP, DEVICE = COUNTS = ("states", "step", "device")

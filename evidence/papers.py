@@ -8,9 +8,9 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from evidence.planned import memory_of, time_of
 from memcore.evaluate import evaluate
 from memcore.evidence.comparison import PUBLISHED, Comparison, text
-from memcore.evidence.planned import memory_of, time_of
 from memcore.plan.plan import Plan
 from memcore.report import Memory, Report
 from memcore.stream import Clock, Run, draw, run

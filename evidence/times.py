@@ -7,15 +7,13 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.evidence import campaign
-from memcore.evidence.comparison import Comparison, of_run, of_training, text
-from memcore.evidence.planned import time_of
+from evidence import campaign
+from evidence.planned import of_run, of_training, time_of
+from memcore.evidence.comparison import STEP_TIME, TIME_TOLERANCE, Comparison, text
 from memcore.plan.plan import Plan
 
-STEP_TIME = "step time"
 # What the issue of time asks of runs of high confidence.
 TIME_MEDIAN = 0.08
-TIME_TOLERANCE = 0.2
 TIME_INSIDE = 0.9  # share of runs within TIME_TOLERANCE
 
 

@@ -1,7 +1,7 @@
 """Intervals of step seconds, from the errors of every measured step by its distance to others; and
 what two plans must differ by to be told apart, from pairs of them.
 
-`python -m memcore.evidence.intervals` writes presets/evidence/intervals.toml, apart.toml and
+`python -m evidence.intervals` writes presets/evidence/intervals.toml, apart.toml and
 in_common.toml anew, in the checkout.
 """
 
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from memcore.evidence import calibration, servers
-from memcore.evidence.engines import PointErrors, point_errors
-from memcore.evidence.times import compared_times, times_table
+from evidence import calibration, servers
+from evidence.engines import PointErrors, point_errors
+from evidence.times import compared_times, times_table
 from memcore.plan.plan import Plan
 from memcore.timing.certainty import ANY, CALIBRATED, GPU, LEAST, LIKE, TWIN, WORK, like, twin
 
-EVIDENCE = Path(__file__).resolve().parents[2] / "presets" / "evidence"
+EVIDENCE = Path(__file__).resolve().parents[1] / "presets" / "evidence"
 PATH, PAIRS = EVIDENCE / "intervals.toml", EVIDENCE / "apart.toml"
 LEAVES = 0.05  # of the runs on either side, where there are enough
 NARROWEST = 0.05  # runs of the same plan differ by as much
@@ -133,7 +133,7 @@ def written(runs: Sequence[Measured]) -> str:
     of, missed = groups(runs), left_out(runs)
     lines = [
         "# Measured step seconds over ours, by how near the measured steps are: written by",
-        "# `python -m memcore.evidence.intervals` from every row of times.toml, and but for twins",
+        "# `python -m evidence.intervals` from every row of times.toml, and but for twins",
         "# widened until 9 of 10 steps of a source that is left out are inside.",
         "",
     ]
@@ -166,7 +166,7 @@ def written_pairs(runs: Sequence[Measured], points: Sequence[PointErrors]) -> st
     lines = [
         "# How many times as long as another a plan must take to be told apart from it, by what",
         "# they have in common: in eight of ten pairs of measured times our errors differ by less.",
-        "# Written by `python -m memcore.evidence.intervals`.",
+        "# Written by `python -m evidence.intervals`.",
         "",
     ]
 

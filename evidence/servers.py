@@ -17,9 +17,9 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from memcore.evidence.calibration import Step, sums, within
+from evidence.calibration import Step, sums, within
+from evidence.engines import Point, points
 from memcore.evidence.comparison import text
-from memcore.evidence.engines import Point, points
 from memcore.search.measured import (
     FIRST,
     GPU,
@@ -170,9 +170,9 @@ def written() -> str:
     """presets/evidence/in_common.toml."""
     lines = [
         "# How much servers have in common of what our seconds are off, by how near they are, of",
-        "# the time per token and of the first token: memcore.evidence.servers finds it in the",
+        "# the time per token and of the first token: evidence.servers finds it in the",
         "# rows of engines.csv, each with its cell left out of the fit (engines_left_out.csv).",
-        "# `python -m memcore.evidence.intervals` writes it.",
+        "# `python -m evidence.intervals` writes it.",
         "#",
         "# points      that have another one at this distance",
         "# share       in common, as a logarithm; 0: moving them by it brought none nearer",

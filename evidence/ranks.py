@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from evidence.times import times_table
 from memcore.evidence.comparison import text
-from memcore.evidence.times import times_table
 from memcore.plan.plan import Plan
 from memcore.search.space import OVERLAP, Changes, Space, allowed, changed, undivided
 from memcore.timing.certainty import apart

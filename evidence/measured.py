@@ -9,17 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memcore.evidence import campaign
-from memcore.evidence.comparison import (
-    CHECK,
-    OUT_OF_MEMORY,
-    TUNED,
-    Comparison,
-    of_run,
-    of_training,
-    text,
-)
-from memcore.evidence.planned import memory_of
+from evidence import campaign
+from evidence.planned import memory_of, of_run, of_training
+from memcore.evidence.comparison import CHECK, OUT_OF_MEMORY, TUNED, Comparison, text
 from memcore.hardware.constants import NATIVE_RULES
 from memcore.plan.plan import Plan, put
 from memcore.report import Memory

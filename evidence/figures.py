@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 
-from memcore.evidence.calculators import compared_tracker
+from evidence.calculators import compared_tracker
+from evidence.links import compared_links
+from evidence.measured import compared_runs
+from evidence.papers import compared_published
+from evidence.pytorch import compared, compared_presets, oracle
+from evidence.served import compared_served
+from evidence.times import compared_times
 from memcore.evidence.comparison import Comparison
-from memcore.evidence.links import compared_links
-from memcore.evidence.measured import compared_runs
-from memcore.evidence.papers import compared_published
-from memcore.evidence.pytorch import compared, compared_presets, oracle
-from memcore.evidence.served import compared_served
-from memcore.evidence.times import compared_times
 
 
 @functools.cache

@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.evidence.comparison import AUTOGRAD, COUNTED, TRACKER, Comparison, of_training, text
-from memcore.evidence.planned import memory_of, training_of
+from evidence.planned import memory_of, of_training, training_of
+from memcore.evidence.comparison import AUTOGRAD, COUNTED, TRACKER, Comparison, text
 from memcore.models import catalog
 from memcore.models.counts import parameters
 from memcore.models.families import FAMILIES

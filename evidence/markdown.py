@@ -1,7 +1,7 @@
 """The tables of figures in README.md and docs/accuracy.md, written from the evidence.
 
 In those files a table stands between `<!-- figures: NAME -->` and `<!-- end -->`;
-`python -m memcore.evidence.markdown` writes each of them anew, in the checkout.
+`python -m evidence.markdown` writes each of them anew, in the checkout.
 """
 
 from __future__ import annotations
@@ -11,27 +11,14 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from memcore.evidence import calibration, last, peers
-from memcore.evidence.calculators import STATES, worked
-from memcore.evidence.comparison import (
-    AGREEMENT,
-    CHECK,
-    KINDS,
-    OUT_OF_MEMORY,
-    SPREAD,
-    TUNED,
-    Comparison,
-    by_kind,
-    ends_texts,
-    off_text,
-    relative,
-    signed_text,
-)
-from memcore.evidence.engines import (
+from evidence import calibration, peers
+from evidence.calculators import STATES, worked
+from evidence.engines import (
     ALIKE,
     LOW_LOAD,
     PointErrors,
@@ -47,12 +34,27 @@ from memcore.evidence.engines import (
     versions,
     without_drafts,
 )
-from memcore.evidence.figures import compare
-from memcore.evidence.fit import PATH as LEFT_OUT
-from memcore.evidence.fit import source_of
-from memcore.evidence.measured import compared_runs, left_out_of_rules, measured_table
-from memcore.evidence.ranks import BEST, jobs, ranks_table
-from memcore.evidence.times import compared_times, times_table
+from evidence.figures import compare
+from evidence.fit import PATH as LEFT_OUT
+from evidence.fit import source_of
+from evidence.measured import compared_runs, left_out_of_rules, measured_table
+from evidence.ranks import BEST, jobs, ranks_table
+from evidence.times import compared_times, times_table
+from memcore.evidence.comparison import (
+    AGREEMENT,
+    CHECK,
+    COMPARED,
+    KINDS,
+    OUT_OF_MEMORY,
+    SPREAD,
+    TUNED,
+    Comparison,
+    by_kind,
+    ends_texts,
+    off_text,
+    relative,
+    signed_text,
+)
 from memcore.models.catalog import accelerator
 from memcore.plan.plan import Plan
 from memcore.search import measured as servers
@@ -61,7 +63,7 @@ from memcore.units import bytes_text
 from memcore.words.engines import ENGINES
 from memcore.words.training import FRAMEWORKS, NEVER
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 PER_TOKEN = ("seconds per token", "seconds per token, prompt too")
 
@@ -512,10 +514,21 @@ def written(text: str) -> str:
 
 
 PAGES = ("README.md", "docs/accuracy.md")
+COMPARED_PATH = ROOT / "presets" / "evidence" / COMPARED
+DEFAULTS = {f.name: f.default for f in fields(Comparison)}
+
+
+def lines(rows: Iterable[Comparison]) -> str:
+    """Comparisons as a file that `last_compared` reads: of each what is not its default."""
+    changed = (
+        {name: value for name, value in asdict(row).items() if value != DEFAULTS[name]}
+        for row in rows
+    )
+    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in changed)
 
 
 def main() -> int:
-    last.write(compare())
+    COMPARED_PATH.write_text(lines(compare()), encoding="utf-8")
     for page in PAGES:
         path = ROOT / page
         path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from evidence.planned import time_of
+from evidence.times import times_table
 from memcore.evidence.comparison import CHECK, Comparison, relative, text
-from memcore.evidence.planned import time_of
-from memcore.evidence.times import times_table
 from memcore.plan.plan import Plan
 from memcore.words.training import FRAMEWORKS
 

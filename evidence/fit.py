@@ -1,6 +1,6 @@
 """Fit: the constants of a training step's seconds, read off the steps that are marked 'tuned'.
 
-`python -m memcore.evidence.fit` fits all again, and once more without each source in turn, and
+`python -m evidence.fit` fits all again, and once more without each source in turn, and
 writes presets/evidence/left_out.toml: how far the steps of a source are off where no constant was
 read off any of them. It takes minutes, and moves no constant: what it finds is written into
 memcore/hardware/constants.py by hand, rounded.
@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evidence.planned import time_of
+from evidence.times import times_table
 from memcore.evidence.comparison import TUNED
-from memcore.evidence.planned import time_of
-from memcore.evidence.times import times_table
 from memcore.hardware import constants
 from memcore.hardware.constants import Constant
 from memcore.plan.plan import Plan
 
-PATH = Path(__file__).resolve().parents[2] / "presets" / "evidence" / "left_out.toml"
+PATH = Path(__file__).resolve().parents[1] / "presets" / "evidence" / "left_out.toml"
 LARGE = 0.1  # errors beyond it count in proportion, below it as their squares
 FIRST_STEP, SWEEPS = 0.06, 2
 
@@ -146,7 +146,7 @@ def left_out() -> dict[str, list[float]]:
 def written(found: Mapping[str, Sequence[float]]) -> str:
     lines = [
         "# Errors of the steps of each source with constants fitted to the other sources alone:",
-        "# written by `python -m memcore.evidence.fit`.",
+        "# written by `python -m evidence.fit`.",
         "",
     ]
     for source, of in found.items():

@@ -15,9 +15,9 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from memcore.evidence.fit import PATH as LEFT_OUT
-from memcore.evidence.fit import source_of
-from memcore.evidence.times import compared_times, times_table
+from evidence.fit import PATH as LEFT_OUT
+from evidence.fit import source_of
+from evidence.times import compared_times, times_table
 from memcore.plan.plan import Plan
 from memcore.search.measured import kind
 

@@ -8,8 +8,8 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.evidence.comparison import Comparison, of_run, text
-from memcore.evidence.planned import time_of
+from evidence.planned import of_run, time_of
+from memcore.evidence.comparison import Comparison, text
 from memcore.plan.plan import Plan
 from memcore.timing.communication import Links
 

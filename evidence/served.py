@@ -7,7 +7,8 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.evidence.comparison import Comparison, of_run, text
+from evidence.planned import of_run
+from memcore.evidence.comparison import Comparison, text
 from memcore.plan.plan import Plan
 from memcore.report import Serve
 from memcore.serving.serve import serve

@@ -12,8 +12,8 @@ from functools import update_wrapper
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from app import exploring
+from memcore.cache import cached
 from memcore.evaluate import evaluate
-from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.report import Report, Serve
 from memcore.search import bookings as to_book
@@ -63,7 +63,7 @@ def _for_all(without: Mapping[str, Any] | None = None) -> Callable[[Find[P, R]],
     excludes it; plans that differ in nothing else share them."""
 
     def keeping(find: Find[P, R]) -> Find[P, R]:
-        @kept
+        @cached
         def found(asked: _Asked, *words: P.args, **more: P.kwargs) -> R:
             return find(asked.plan, *words, **more)
 
@@ -79,12 +79,12 @@ def _for_all(without: Mapping[str, Any] | None = None) -> Callable[[Find[P, R]],
 TRAINING = {"train": True, "together": True, "run": True}  # what serving alone does not depend on
 
 
-@kept
+@cached
 def _training(asked: _Asked) -> Training | None:
     return Training.of(asked.plan)
 
 
-@kept
+@cached
 def _server(asked: _Asked) -> Server | None:
     return Server.of(asked.plan) if servable(asked.plan.architecture) else None
 
@@ -105,7 +105,7 @@ def _asked_of_server(plan: Plan) -> _Asked:
     return _Asked(f"{text}{plan.run.price_per_gpu_hour}", plan)
 
 
-@kept
+@cached
 def _served(asked: _Asked) -> Serve | None:
     """What the report says of the server: whoever changes the training alone, asks it again."""
     found = _server(asked)

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Any
 
+from memcore.cache import cached
 from memcore.errors import Issue, PlanError, shown
 from memcore.evaluate import assumed_box
 from memcore.formats import (
@@ -56,7 +57,6 @@ from memcore.formats.texts import (
     several,
 )
 from memcore.formats.unsaid import SINCE, unsaid
-from memcore.kept import kept
 from memcore.models import cards, catalog, quantization, unplanned
 from memcore.models.config import parse_config
 from memcore.models.families import drafts
@@ -472,7 +472,7 @@ def _within(file: str, key: str) -> str:
     return f"{file}, {key}" if key else file
 
 
-@kept  # what a file is taken for is asked before it is read
+@cached  # what a file is taken for is asked before it is read
 def _reader(text: Text) -> Reader:
     """When a text is read, what it is, and what reads it; '' where nobody knows it. Files that say
     who shards come first, since what others say means more beside them."""

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from memcore.cache import cached
 from memcore.frameworks.framework import Framework
 from memcore.frameworks.fsdp2 import sharded
 from memcore.frameworks.instants import forth_and_back, gradients_behind, whole_gradients
 from memcore.hardware import constants
-from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.step.states import DEEPSPEED as SOURCE
 from memcore.step.step import (
@@ -222,7 +222,7 @@ def _stored(p: Storage, sizes: dict[str, Number]) -> Number:
     return ceil_div(n, 4) if p.quantized in QUANTIZED else n
 
 
-@kept
+@cached
 def buffer(
     name: str, size: Factor, dtype: str, lifetime: str, why: str, consumer: str = "workspace"
 ) -> Group:
@@ -230,7 +230,7 @@ def buffer(
     return Group((Template(name, consumer, (size,), dtype, lifetime, why, SOURCE),))
 
 
-@kept
+@cached
 def _parts(tape: Tape, dtype: str, lifetime: str, why: str) -> Group:
     """This GPU's part of the gradient of each of a block's parameters."""
     return Group.of(

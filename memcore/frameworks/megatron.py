@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from memcore.cache import cached
 from memcore.frameworks import megatron_fsdp
 from memcore.frameworks.ddp import whole_model
 from memcore.frameworks.framework import Framework
 from memcore.hardware import constants
-from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.step.step import Instant, Step
 from memcore.tape.dims import CP, TP, VOCAB, B, D, S, positive
@@ -30,7 +30,7 @@ from memcore.timing.pieces import moved
 from memcore.words.training import FRAMEWORKS
 
 
-@kept
+@cached
 def megatron_buffers(layers: tuple[Tape, ...], parallel: str) -> Group:
     """What Megatron and Transformer Engine keep for good besides the states.
 

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from memcore.cache import cached
 from memcore.frameworks.deepspeed import buffer, partition
 from memcore.frameworks.framework import Framework
 from memcore.frameworks.instants import forth_and_back, gradients_behind, whole_gradients
 from memcore.frameworks.megatron import MEGATRON, data_parallel
-from memcore.kept import kept
 from memcore.layers.ops import HIDDEN
 from memcore.plan.plan import Plan
 from memcore.step.step import Alive, Instant, Step, resident, stepping, waiting
@@ -42,7 +42,7 @@ def sums_in_fp32(plan: Plan) -> bool:
     return bool(t.grad_reduce_in_fp32 and COPIES[t.framework, t.precision].compute == "bf16")
 
 
-@kept
+@cached
 def handed(first: bool, last: bool, cut: bool, dtype: str) -> Group:
     """What a pipeline stage holds of each micro-batch until its backward (pipe_buffers): its part
     of what it sent, and where ranks do not cut what it got, that beside the copy that runs."""
@@ -55,7 +55,7 @@ def handed(first: bool, last: bool, cut: bool, dtype: str) -> Group:
     )
 
 
-@kept
+@cached
 def _received(first: bool, last: bool, dtype: str) -> Group:
     """The buffers that a stage receives in."""
     names = (*(() if first else ("input received",)), *(() if last else ("gradient received",)))
@@ -65,7 +65,7 @@ def _received(first: bool, last: bool, dtype: str) -> Group:
     )
 
 
-@kept
+@cached
 def _restored(dtype: str) -> Group:
     """Of the micro-batch that runs backward the output and its gradient, whole again."""
     why = "gathered from the tensor-parallel ranks"
@@ -75,7 +75,7 @@ def _restored(dtype: str) -> Group:
     )
 
 
-@kept
+@cached
 def _widened(table: Shape) -> Group:
     """The largest gradient on its way into the buffer."""
     why = "a gradient in fp32, which is added to the buffer"

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from memcore.cache import cached
 from memcore.frameworks.instants import backwards, embedding_backward, forwards, loss, loss_backward
-from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.plan.sections import Train
 from memcore.step.step import Alive, Instant, Step, layers_reached, optimizers, resident
@@ -82,13 +82,13 @@ def complete(sizes: dict[str, Number], train: Train, step: Step) -> None:
     sizes["QUEUED"] = at_once // unit + 1
 
 
-@kept
+@cached
 def _at_most(of: Dim, most: int) -> Share:
     """So many layers, of `most` that there are."""
     return share(f"at most {most:,}", (of,), lambda n: minimum(n, most + 0 * n))
 
 
-@kept
+@cached
 def _while_queued(done: int) -> Share:
     """1 while the first of so many layers, and one before them, are not yet freed."""
     return share(
@@ -96,12 +96,12 @@ def _while_queued(done: int) -> Share:
     )
 
 
-@kept
+@cached
 def _row(name: str, layers: Share, each: Dim, dtype: str, lifetime: str, why: str) -> Group:
     return Group.of([Template(name, "workspace", (layers, each), dtype, lifetime, why, SOURCE)])
 
 
-@kept
+@cached
 def _queued(group: Group, done: int) -> Group:
     """The buckets of a group while they wait behind those of so many layers."""
     return Group.of(replace(r, shape=(_while_queued(done), *r.shape)) for r in group.rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from memcore.kept import kept
+from memcore.cache import cached
 from memcore.units import GB, GiB, MiB
 
 
@@ -361,7 +361,7 @@ EFFICIENCIES = {
 }
 
 
-@kept
+@cached
 def efficiency(architecture: str) -> Efficiency:
     """Of a GPU of this architecture, in training. Servers have their own (hardware/kernels.py)."""
     return next((e for name, e in EFFICIENCIES.items() if architecture.startswith(name)), OTHER)

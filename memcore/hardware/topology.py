@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memcore.cache import cached
 from memcore.hardware.accelerator import CUBE, MESH, SWITCH, TORUS, Accelerator, Node
-from memcore.kept import kept
 
 
 def domain(gpu: Accelerator, node: Node, gpus_per_node: int) -> int:
@@ -96,7 +96,7 @@ def _overlap(before: int, length: int, stride: int, ranks: int) -> int:
     return max(1, high // low)
 
 
-@kept
+@cached
 def axis_lengths(chips: int, axes: int) -> tuple[int, ...]:
     """The shape of a job's slice, the shortest axis first: as near to a cube as its chips allow,
     as the documented shapes are (2x2x1, 2x4x4, 4x4x8, 16x16x24 of a v5p)."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memcore.kept import counted_apart, kept
+from memcore.cache import cached, counted_apart
 from memcore.layers import multi_token
 from memcore.layers.ops import HIDDEN, residual
 from memcore.models.families import FAMILIES, TOWERS
@@ -69,7 +69,7 @@ def structure_of(model: Model, **words: Any) -> Structure:
     return replace(own, tower=tower)
 
 
-@kept
+@cached
 def build(s: Structure, kinds: tuple[LayerKind, ...]) -> Blocks:
     """The tapes of one structure with layers of these kinds."""
     embed, head = _ends(s)
@@ -116,7 +116,7 @@ def _tape(
     return t
 
 
-@kept
+@cached
 def _ends(s: Structure) -> tuple[Tape, Tape]:
     """The embedding and the head."""
     family = FAMILIES[s.family]
@@ -177,7 +177,7 @@ def _made(tower: Structure) -> str:
     return "bf16" if tower.autocast and tower.traits.residual_16 else tower.dtype
 
 
-@kept
+@cached
 def _layer(s: Structure, kind: LayerKind) -> Tape:
     """One layer, or what leads from the tower to the main stack."""
     bridge = FAMILIES[s.family].bridge

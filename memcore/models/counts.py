@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memcore.kept import kept
+from memcore.cache import cached
 from memcore.layers.experts import active
 from memcore.models.blocks import build, structure_of
 from memcore.models.model import Model
@@ -24,13 +24,13 @@ def weights(model: Model) -> tuple[Amounts, list[tuple[Tape, int]]]:
     return Amounts(sizes), blocks.counted(layers.counts)
 
 
-@kept
+@cached
 def parameters(model: Model) -> int:
     """Parameters of a model, counted from its operations' weights."""
     return _counted(model, lambda shape: shape)
 
 
-@kept
+@cached
 def active_parameters(model: Model) -> int:
     """Parameters that one token meets: of a layer's experts only those that it is sent to."""
     return _counted(model, active)

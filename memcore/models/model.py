@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
+from memcore.cache import counted_apart
 from memcore.errors import shown
-from memcore.kept import counted_apart
 from memcore.models.quantization import Quantization
 from memcore.tape.dims import APART
 from memcore.tape.structure import CAUSAL, Traits

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
+from memcore.cache import cached
 from memcore.errors import shown
-from memcore.kept import kept
 from memcore.words.stored import WEIGHT_DTYPES, WeightDtype, bits, grouped, of_bits
 
 MOST_MODULES = 20_000  # that a file names; published ones name a few hundred
@@ -587,7 +587,7 @@ _OURS = re.compile(r"^(\*?(model|language_model|text_model|transformer|backbone)
 OUTSIDE = (".lm_head", ".embed_tokens")
 
 
-@kept
+@cached
 def _index(modules: tuple[tuple[str, str], ...]) -> tuple[dict[str, str], dict[str, list[Any]]]:
     """Names as they are, and patterns by the layer that they are of ('' for any)."""
     exact: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from memcore.kept import kept
+from memcore.cache import cached
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
 from memcore.tape.kinds import FULL, SKIPPED
@@ -66,7 +66,7 @@ class Layers:
         return sorted(unique.values(), key=lambda end: -end[2])
 
 
-@kept
+@cached
 def layers_of(
     model: Model,
     recompute: str = "",

@@ -23,8 +23,8 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from memcore.cache import cached
 from memcore.errors import Issue, PlanError, did_you_mean, fault, refusal, shown
-from memcore.kept import kept
 from memcore.models import cards, catalog
 from memcore.models.config import check_depth
 from memcore.plan.field import describes
@@ -199,7 +199,7 @@ def nearest(document: Mapping[str, Any], asked: Sequence[str]) -> tuple[Plan, li
     return plan, list(changed)
 
 
-@kept
+@cached
 def _nearest(text: str, asked: tuple[str, ...]) -> tuple[Plan, tuple[Issue, ...]]:
     """The same of a document as JSON."""
     document = json.loads(text)

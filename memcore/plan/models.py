@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from memcore.cache import cached
 from memcore.errors import PlanError, did_you_mean, refusal, shown, shown_path
-from memcore.kept import kept
 from memcore.models import catalog
 from memcore.models.config import check_depth
 from memcore.models.counts import parameters
@@ -77,7 +77,7 @@ NAMED = "_name_or_path"  # where transformers writes in a config.json what it wa
 LONGEST_NAME = 40  # characters of such a name that a title repeats
 
 
-@kept
+@cached
 def _from_json(text: str) -> Model:
     """A model of somebody's own, called as its file has it, or else by its size."""
     config = json.loads(text)

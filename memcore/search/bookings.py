@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from memcore.kept import seldom_collected
+from memcore.cache import seldom_collected
 from memcore.models import catalog
 from memcore.plan.plan import Plan
 from memcore.plan.repair import planned

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from memcore.kept import seldom_collected
+from memcore.cache import seldom_collected
 from memcore.plan.field import FROZEN, MACHINES, OTHER, ROUNDED, SAME, EachWord, Switch
 from memcore.plan.plan import SECTIONS, Plan, change_texts, facts, field_paths, get, words_of
 from memcore.plan.remedies import SHARDED, WHOLE

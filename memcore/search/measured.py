@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from memcore.cache import cached
 from memcore.errors import Issue, PlanError, refusal
 from memcore.evaluate import evaluate
-from memcore.kept import kept
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, get, value_text
 from memcore.report import Report
@@ -170,7 +170,7 @@ class Common:
     calibrated: Sequence[float]
 
 
-@kept
+@cached
 def _table() -> Mapping[str, Any]:
     path = files("presets").joinpath("evidence", "in_common.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))

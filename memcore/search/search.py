@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from memcore.cache import cached, seldom_collected
 from memcore.errors import Issue, PlanError, did_you_mean, shown
-from memcore.kept import kept, seldom_collected
 from memcore.models import cards, catalog
 from memcore.plan.plan import Plan, get, words_of
 from memcore.plan.rules import RULES as RULES_OF_PLANS
@@ -166,7 +166,7 @@ def _kind(layout: Changes, same: bool) -> tuple[Any, ...]:
     )
 
 
-@kept  # so that a page says the same again
+@cached  # so that a page says the same again
 def _seconds_of_one(document: str) -> float:
     """CPU seconds of a plan's memory and time: the least of a few."""
     plan = Plan.of(json.loads(document))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from memcore.cache import cached
 from memcore.errors import PlanError
-from memcore.kept import kept
 from memcore.plan.plan import Plan, change_texts, put
 from memcore.search.levers import differences
 from memcore.training.training import Training
@@ -70,7 +70,7 @@ def _stop(plan: Plan) -> _Stop | None:
     return _found(json.dumps(plan.document()))
 
 
-@kept
+@cached
 def _found(document: str) -> _Stop | None:
     plan = Plan.of(json.loads(document))
     training = Training.of(plan, rows=False)

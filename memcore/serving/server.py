@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from memcore.cache import cached
 from memcore.hardware.constants import Constant
 from memcore.hardware.kernels import Kernels
-from memcore.kept import kept
 from memcore.layers.ops import slides
 from memcore.layers.recurrent import CONVOLUTION, STATE
 from memcore.models.blocks import Blocks, build, structure_of
@@ -549,7 +549,7 @@ class Server:
         return self.tower.executions + _forward(self.timed, tuple(self.stack.counts), self.head)[3]
 
 
-@kept
+@cached
 def _forward(
     layers: tuple[Tape, ...], counts: tuple[int, ...], head: Tape
 ) -> tuple[tuple[Execution, ...], ...]:
@@ -592,7 +592,7 @@ def _cached(plan: Plan, model: Model, per_stage: int) -> tuple[Caching, Caching]
     return every, caches
 
 
-@kept
+@cached
 def _caching(kinds: tuple[str, ...], layers: int, per_stage: int) -> tuple[Caching, Caching]:
     """Layers by what they cache: of all stages, and of the one that keeps most of a long sequence,
     the first of several."""
@@ -648,7 +648,7 @@ def _drafting(plan: Plan) -> Plan:
     return found
 
 
-@kept
+@cached
 def _read_bits(
     model: Model, dtype: WeightDtype, blocks: Blocks, stack: Layers
 ) -> Mapping[Shape, float]:
@@ -727,7 +727,7 @@ class Tower:
         return _run(tuple(t for t, _ in self.timed), tuple(n for _, n in self.timed))
 
 
-@kept
+@cached
 def _run(tapes: tuple[Tape, ...], counts: tuple[int, ...]) -> tuple[Execution, ...]:
     return tuple(e for e in executions(tapes, counts) if in_forward(e))
 

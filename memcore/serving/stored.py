@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from memcore.kept import kept
+from memcore.cache import cached
 from memcore.layers.experts import is_matrix
 from memcore.models.model import Model
 from memcore.models.quantization import stored_as
@@ -53,7 +53,7 @@ _DOWN = (
 )
 
 
-@kept
+@cached
 def role(p: Storage) -> str:
     """What a parameter is for."""
     found = next((role for role, ends in _PATHS if p.path.endswith(ends)), "")
@@ -116,7 +116,7 @@ def types(
     return {dtype.matrices: sum(1 for _ in layers)}
 
 
-@kept
+@cached
 def _by_name(
     dtype: WeightDtype, model: Model, p: Storage, layers: tuple[int, ...], row: int
 ) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from memcore.kept import kept
+from memcore.cache import cached
 from memcore.models.stack import Layers
 from memcore.report import LedgerRow
 from memcore.serving import allocator, stored
@@ -190,7 +190,7 @@ def _ends(server: Server) -> Sequence[Storage]:
     return server.embed.parameters if tied else server.head.parameters
 
 
-@kept
+@cached
 def _stage_of(
     whole: tuple[int, ...], without: tuple[int, ...], away: int, head: int, stack: Layers,
     stages: tuple[range, ...],

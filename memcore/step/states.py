@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from memcore.kept import counted_apart, kept
+from memcore.cache import cached, counted_apart
 from memcore.tape.dims import DISTINCT, Number, Shape, ceil_div, share, where
 from memcore.tape.kinds import Part as Scope
 from memcore.tape.ledger import Group, Template
@@ -77,7 +77,7 @@ class BlockStates:
     buckets: Group
 
 
-@kept
+@cached
 def block_states(
     tape: Tape,
     copies: Precision,
@@ -327,7 +327,7 @@ def _in_blocks(bits: int, block: int) -> dict[str, tuple[str, Callable[[Number],
 QUANTIZED |= _in_blocks(8, 256) | _in_blocks(4, 128)
 
 
-@kept
+@cached
 def lookup_tables(optimizer: Optimizer) -> Group:
     """The values that 8-bit codes stand for, once for all parameters."""
     why = "the values that 8-bit codes stand for"

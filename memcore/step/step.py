@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memcore.kept import counted_apart, kept
+from memcore.cache import cached, counted_apart
 from memcore.models.blocks import Blocks
 from memcore.models.stack import Layers
 from memcore.step.chart import Chart
@@ -354,7 +354,7 @@ class Step:
         return [(gradients(self.blocks.layers[k]), n) for k, n in enumerate(counts)]
 
 
-@kept
+@cached
 def interned(step: Step) -> Step:
     """The first step that is equal to this one: what it has found out about its schedule, which no
     size changes, serves every plan of the same words."""
@@ -692,7 +692,7 @@ def apart(alive: Alive, of_experts: bool) -> Alive:
     return [(_part(group, of_experts), n) for group, n in alive]
 
 
-@kept
+@cached
 def _part(group: Group, of_experts: bool) -> Group:
     return Group(tuple(row for row in group.rows if _is_expert(row.shape) == of_experts))
 

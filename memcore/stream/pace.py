@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
-from memcore.kept import kept
+from memcore.cache import cached
 
 PERIOD = 1 << 14  # steps that are drawn; then they come again
 
@@ -58,7 +58,7 @@ class Guessed:
         return rounds * PERIOD + bisect_left(self.sums, rest)
 
     @classmethod
-    @kept
+    @cached
     def of(cls, guesses: int, right: float, seed: int) -> Guessed:
         """Each guess is right with this probability, and one that follows a wrong one is not
         looked at."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from memcore.kept import counted_nowhere, kept, once
+from memcore.cache import cached, counted_nowhere, interned
 
 Number = Any  # int, float, or a NumPy array of them: whatever the sizes mapping holds
 
@@ -72,7 +72,7 @@ class Cut(_Divisible):
     axis: Axis
 
 
-@once
+@interned
 def _cut(dim: _Divisible, axis: Axis) -> Cut:
     return Cut(f"{dim.name}/{axis.name}", dim, axis)
 
@@ -86,7 +86,7 @@ class Share(_Divisible):
     rule: Callable[[Number], Number]
 
 
-@once
+@interned
 def share(what: str, shape: Shape, rule: Callable[[Number], Number]) -> Share:
     """`rule` of the elements of `shape`, as one factor; `what` says what it counts."""
     return Share(f"{what} of {_text(shape)}", shape, rule)
@@ -105,7 +105,7 @@ class Flat(_Divisible):
     axis: Axis
 
 
-@once
+@interned
 def flat(shape: Shape, axis: Axis) -> Flat:
     """What one rank of `axis` has of a tensor of this shape."""
     return Flat(f"1/{axis.name} of {_text(shape)}", shape, axis)
@@ -427,7 +427,7 @@ OF_HEADS = frozenset({
 MAIN = "main"  # in a block of another stack: of the main stack all the same
 
 
-@kept
+@cached
 def of_stack(stack: str, factor: Factor) -> Factor:
     """A factor as one stack of layers has it: that stack's hidden size, its tokens, ..."""
     if isinstance(factor, Dim):
@@ -448,7 +448,7 @@ def of_stack(stack: str, factor: Factor) -> Factor:
     return factor
 
 
-@once
+@interned
 def _dim(stack: str, of: Dim) -> Dim:
     return Dim(f"{stack}.{of.name}", stack=stack, of=of)
 

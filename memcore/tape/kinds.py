@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from memcore.kept import counted_nowhere
+from memcore.cache import counted_nowhere
 
 
 @counted_nowhere

@@ -13,7 +13,7 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
-from memcore.kept import counted_apart, kept
+from memcore.cache import cached, counted_apart
 from memcore.tape.dims import (
     Extent,
     Extents,
@@ -326,7 +326,7 @@ def _last_saved(tape: Tape) -> int:
     return max((s.birth for s in tape.storages if s.saved_by), default=0)
 
 
-@kept
+@cached
 def window(
     tape: Tape,
     stretch: str,
@@ -410,7 +410,7 @@ def window(
     return Window(tuple(rows), tuple(steps), tuple(alive), tuple(names))
 
 
-@kept
+@cached
 def saved(tape: Tape) -> Group:
     """What this block's forward leaves for its backward."""
     return Group.of(
@@ -420,7 +420,7 @@ def saved(tape: Tape) -> Group:
     )
 
 
-@kept
+@cached
 def held(tape: Tape) -> Group:
     """A batch of images as it was loaded, which who calls the model holds until forward is over.
     (Token ids are saved, and counted there.)"""
@@ -434,7 +434,7 @@ def held(tape: Tape) -> Group:
     )  # fmt: skip
 
 
-@kept
+@cached
 def outputs(tape: Tape) -> Group:
     """What the training loop has of the model besides its loss."""
     return Group.of(
@@ -446,7 +446,7 @@ def outputs(tape: Tape) -> Group:
     )  # fmt: skip
 
 
-@kept
+@cached
 def carried_gradients(tape: Tape) -> Group:
     """Gradients of the block's other inputs, which exist once it has run backward."""
     return Group.of(
@@ -459,7 +459,7 @@ def carried_gradients(tape: Tape) -> Group:
     )  # fmt: skip
 
 
-@kept
+@cached
 def leaves(tape: Tape) -> Group:
     """Tensors without a history that this block makes and wants a gradient of, with that gradient:
     the graph refers to them as to weights, until all of backward is over."""
@@ -474,7 +474,7 @@ def leaves(tape: Tape) -> Group:
     )  # fmt: skip
 
 
-@kept
+@cached
 def history(tape: Tape) -> Group:
     """What a layer that ran again saved on the way to what others read of it: who called it has
     that with its graph, until all of backward is over."""
@@ -483,7 +483,7 @@ def history(tape: Tape) -> Group:
     )
 
 
-@kept
+@cached
 def checkpoint(tape: Tape, recompute: str) -> Group:
     """What a layer keeps that is run again: its input, and the products that its policy keeps."""
     kept = kept_products(tape) if recompute == OPERATIONS else []
@@ -503,7 +503,7 @@ def checkpoint(tape: Tape, recompute: str) -> Group:
     return Group((*again.rows, *pinned(tape, recompute).rows))
 
 
-@kept
+@cached
 def pinned(tape: Tape, recompute: str) -> Group:
     """What the graph of a layer refers to by itself, so that it stays until all of backward is
     over. Without a graph, as a reentrant checkpoint runs it first, that is nothing."""
@@ -519,7 +519,7 @@ def pinned(tape: Tape, recompute: str) -> Group:
     )  # fmt: skip
 
 
-@kept
+@cached
 def shared(tapes: tuple[Tape, ...], checkpointed: bool) -> tuple[Group, Group]:
     """Tensors that every layer reads and the model makes once: (until backward, forward only).
 
@@ -542,7 +542,7 @@ def shared(tapes: tuple[Tape, ...], checkpointed: bool) -> tuple[Group, Group]:
     )  # fmt: skip
 
 
-@kept
+@cached
 def besides(group: Group, tape: Tape) -> Group:
     """Of what blocks read together, what this one has not made. When it runs again, nobody else
     reads what it made, and it makes its own anew."""
@@ -558,7 +558,7 @@ def _own_name(s: Storage) -> str:
     return s.own_name
 
 
-@kept
+@cached
 def gradients(tape: Tape) -> Group:
     """Whole gradients that this block's backward makes."""
     return Group.of(
@@ -566,7 +566,7 @@ def gradients(tape: Tape) -> Group:
     )
 
 
-@kept
+@cached
 def tied_gradient(tape: Tape) -> Group:
     """The head's gradient of a tied weight, which waits until the embedding's arrives."""
     return Group.of(
@@ -576,7 +576,7 @@ def tied_gradient(tape: Tape) -> Group:
     )
 
 
-@kept
+@cached
 def weight_copies(tape: Tape) -> Group:
     """Autocast's cached bf16 weights, which live until autocast ends."""
     return Group.of(

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from memcore.kept import counted_apart
+from memcore.cache import counted_apart
 from memcore.tape.dims import Axis, Shape, of_stack
 from memcore.tape.kinds import Module, Part, Role
 from memcore.tape.structure import Narrow, Structure

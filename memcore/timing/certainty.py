@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from memcore.kept import kept
+from memcore.cache import cached
 from memcore.plan.plan import Plan
 from memcore.words.training import FRAMEWORKS, multiple
 
@@ -125,7 +125,7 @@ def ranked(plans: Sequence[Plan], times: Sequence[float], told: Told = apart) ->
     return ranks
 
 
-@kept
+@cached
 def _table(name: str) -> Mapping[str, Any]:
     path = files("presets").joinpath("evidence", f"{name}.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))

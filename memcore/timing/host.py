@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from memcore.cache import cached
 from memcore.hardware import constants
-from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.quantity.reading import PLAIN, Read, at_least_zero, largest
 from memcore.report import OperationTime
@@ -128,7 +128,7 @@ def left_to_start(
     return Starts(min(found.each, float(copied)))
 
 
-@kept
+@cached
 def captured(tapes: tuple[Tape, ...], graphs: tuple[str, ...]) -> frozenset[str]:
     """Names of the operations of some layers that are part of a CUDA graph, in both directions:
     those that every layer with an operation of that name captures."""
@@ -199,7 +199,7 @@ def _mixes(tape: Tape) -> bool:
     return any(w.module is Module.GROUPED for w in tape.work)
 
 
-@kept
+@cached
 def _counted(
     tapes: tuple[Tape, ...],
     counts: tuple[int, ...],
@@ -337,7 +337,7 @@ def tensors(step: Step, amounts: Amounts) -> float:
                for plain, stacks in [_trained(t)])  # fmt: skip
 
 
-@kept
+@cached
 def _trained(tape: Tape) -> tuple[int, int]:
     """Trained weights of a block: those of all tokens, and stacks of experts."""
     found = [p for p in tape.parameters if p.trained]

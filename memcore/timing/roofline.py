@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from memcore.cache import cached, counted_apart
 from memcore.hardware import constants
 from memcore.hardware.accelerator import Accelerator
-from memcore.kept import counted_apart, kept
 from memcore.quantity.reading import PLAIN, Read
 from memcore.report import OperationTime
 from memcore.tape import tape
@@ -112,7 +112,7 @@ class Works(tuple[tuple[Work, tuple[int, ...]], ...]):
     __slots__ = ()
 
 
-@kept
+@cached
 def works(tapes: tuple[Tape, ...], again: tuple[str, ...]) -> Works:
     """The operations of some tapes and which of the tapes have each; equal ones are one.
 
@@ -214,7 +214,7 @@ def _passes(wide: Shape, backward: bool, how: EightBit | None) -> int:
     return 1 if of_norm else 2
 
 
-@kept
+@cached
 def sends(
     tapes: tuple[Tape, ...], again: tuple[str, ...]
 ) -> tuple[tuple[Send, tuple[int, ...]], ...]:
@@ -354,7 +354,7 @@ def sustained(gpu: Accelerator, dtype: str) -> float:
 TILES = ((256, 128, 1.0), (128, 128, 0.92), (128, 64, 0.80), (64, 64, 0.60), (64, 16, 0.30))
 
 
-@kept
+@cached
 def filled(rows: int, columns: int, sms: int) -> float:
     """Share of a GPU that one matrix product keeps busy: tiles and waves of them are whole.
 
@@ -543,7 +543,7 @@ def executions(
     return _executions(tapes, every, again or ("",) * len(tapes), times, forwards)
 
 
-@kept
+@cached
 def _executions(
     tapes: tuple[Tape, ...],
     counts: tuple[int, ...],

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from memcore.cache import cached
 from memcore.hardware import constants
-from memcore.kept import kept
 from memcore.plan.plan import Plan
 from memcore.quantity.reading import PLAIN, Read
 from memcore.step.blend import Blend
@@ -106,7 +106,7 @@ def _rows(
     ]
 
 
-@kept
+@cached
 def _moved(
     group: Group, consumer: str, source: str, suffix: str, why: str, certainty: str, dtype: str,
     lifetime: str,
@@ -242,7 +242,7 @@ def _loader(plan: Plan) -> list[Resting]:
     return [Resting(template, batches, "dram") for template in found]
 
 
-@kept
+@cached
 def _fetched(batch: tuple[tuple[str, Shape, str], ...], pinned: bool) -> list[Template]:
     why = "batches fetched ahead" + (", copied to pinned memory" if pinned else "")
     return [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memcore.cache import cached
 from memcore.frameworks import FRAMEWORKS, framework_of
 from memcore.frameworks.megatron_deepspeed import SCATTERED
-from memcore.kept import kept
 from memcore.layers.ops import HIDDEN
 from memcore.plan.plan import Plan
 from memcore.report import OperationTime
@@ -122,7 +122,7 @@ def beside_another(plan: Plan, s: Send) -> bool:
     return s.axis == "EP" and s.kind == ALL_TO_ALL and sides_by_side(plan)
 
 
-@kept
+@cached
 def sent(
     ends: tuple[Tape, ...],
     layers: tuple[Tape, ...],

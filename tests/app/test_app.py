@@ -36,8 +36,8 @@ from tables import each
 
 from app import rest, shared
 from app.text import times
+from memcore.cache import STORE
 from memcore.evaluate import evaluate
-from memcore.kept import STORE
 from memcore.models import catalog
 from memcore.plan.keys import FIELDS
 from memcore.plan.link import decode, encode

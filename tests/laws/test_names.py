@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from memcore import Plan, evaluate
-from memcore.kept import STORE
+from memcore.cache import STORE
 from memcore.tape.tape import Tape
 from memcore.timing.communication import Move
 

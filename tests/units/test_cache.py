@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from tables import each
 
-from memcore import PlanError, kept
+from memcore import PlanError, cache
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.plan import Plan
@@ -35,10 +35,10 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def budget(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The engine's own store, empty and with little room."""
-    kept.STORE.forget()
-    monkeypatch.setattr(kept.STORE, "budget", 6 * MiB)
-    yield kept.STORE.budget
-    kept.STORE.forget()
+    cache.STORE.forget()
+    monkeypatch.setattr(cache.STORE, "budget", 6 * MiB)
+    yield cache.STORE.budget
+    cache.STORE.forget()
 
 
 def diverse(count: int) -> Iterator[Plan]:
@@ -73,9 +73,9 @@ def valid(document: dict[str, object]) -> Plan | None:
 
 
 def test_what_is_asked_again_stays_and_what_is_not_goes() -> None:
-    store, asked = kept.Store(100_000), []
+    store, asked = cache.Store(100_000), []
 
-    @store.kept
+    @store.cached
     def text(n: int) -> bytes:
         asked.append(n)
         return bytes(1_000)
@@ -94,30 +94,30 @@ def test_what_is_asked_again_stays_and_what_is_not_goes() -> None:
 
 def test_sizes_are_those_of_the_objects() -> None:
     """A part of two answers counts in each; what is owned by another answer in neither."""
-    whole = kept.size([bytes(10_000), bytes(10_000)])
+    whole = cache.size([bytes(10_000), bytes(10_000)])
     assert 20_000 < whole < 20_500
-    assert kept.size(7, bytes(10_000)) > 10_000  # the key counts
-    assert kept.size(catalog.model("llama-3-8b")) > 500
-    assert kept.size((catalog.model("llama-3-8b"),)) < 100
-    assert kept.size((D, F, D / TP, int, re, test_sizes_are_those_of_the_objects)) < 200
+    assert cache.size(7, bytes(10_000)) > 10_000  # the key counts
+    assert cache.size(catalog.model("llama-3-8b")) > 500
+    assert cache.size((catalog.model("llama-3-8b"),)) < 100
+    assert cache.size((D, F, D / TP, int, re, test_sizes_are_those_of_the_objects)) < 200
 
 
 def test_a_store_of_many_sizes_is_counted_rightly() -> None:
     """Though a part of the answers alone is measured."""
-    store = kept.Store(10**9)
-    small = store.kept(lambda n: bytes(100))
-    large = store.kept(lambda n: bytes(10_000 + n % 7))
+    store = cache.Store(10**9)
+    small = store.cached(lambda n: bytes(100))
+    large = store.cached(lambda n: bytes(10_000 + n % 7))
     for n in range(2_000):
         small(n)
         large(n)
-    expected = 2_000 * (10_100 + 2 * kept.ENTRY)
+    expected = 2_000 * (10_100 + 2 * cache.ENTRY)
     assert store.bytes == pytest.approx(expected, rel=0.1)
 
 
 def test_words_of_a_question_count() -> None:
-    store = kept.Store(10_000)
+    store = cache.Store(10_000)
 
-    @store.kept
+    @store.cached
     def pair(a: int, b: int = 0) -> tuple[int, int]:
         return a, b
 
@@ -129,19 +129,19 @@ def test_words_of_a_question_count() -> None:
 
 def test_diverse_plans_stay_within_the_budget(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was asked before. What the test fills is much more than there is room for."""
-    counted, turn = [], kept.Store._turn
+    counted, turn = [], cache.Store._turn
 
-    def turned(store: kept.Store) -> None:
+    def turned(store: cache.Store) -> None:
         counted.append(store.young_bytes)
         turn(store)
 
-    monkeypatch.setattr(kept.Store, "_turn", turned)
+    monkeypatch.setattr(cache.Store, "_turn", turned)
     for plan in diverse(24):
         evaluate(plan)
-        assert kept.STORE.bytes <= budget
+        assert cache.STORE.bytes <= budget
     assert sum(counted) > 2 * budget
     levers(Plan(train={"checkpointing": "full"}))
-    assert kept.STORE.bytes <= budget
+    assert cache.STORE.bytes <= budget
 
 
 def test_a_report_is_the_same_whatever_is_kept(
@@ -151,15 +151,15 @@ def test_a_report_is_the_same_whatever_is_kept(
         Plan.of(catalog.plan_entries()[name]["plan"]) for name in list(catalog.plan_entries())[::5]
     ]
     before = [evaluate(plan).to_dict() for plan in plans]
-    monkeypatch.setattr(kept.STORE, "budget", 0)  # with each answer the one before is let go
-    monkeypatch.setattr(kept, "LATER", 0)
+    monkeypatch.setattr(cache.STORE, "budget", 0)  # with each answer the one before is let go
+    monkeypatch.setattr(cache, "LATER", 0)
     assert [evaluate(Plan.of(p.document())).to_dict() for p in plans] == before
 
 
 def test_what_is_let_go_of_is_gone_at_once() -> None:
     """No tape and no schedule that was kept refers to itself: such would wait until all that is old
     is searched for cycles, which is seldom, and takes long."""
-    kept.STORE.forget()
+    cache.STORE.forget()
     gc.collect()
     gc.disable()
     try:
@@ -169,7 +169,7 @@ def test_what_is_let_go_of_is_gone_at_once() -> None:
             levers(plan)
         gc.collect()
         made = [weakref.ref(t) for t in _tapes_and_steps() if id(t) not in there]
-        kept.STORE.forget()
+        cache.STORE.forget()
         left = [type(found).__name__ for ref in made if (found := ref()) is not None]
     finally:
         gc.enable()
@@ -206,11 +206,11 @@ def test_counts_of_whole_shapes_live_as_long_as_somebody_has_them() -> None:
 GROWTH = """
 import sys
 sys.path[:0] = ["tests/units", "tests/helpers"]
-from test_kept import diverse
-from memcore import evaluate, kept
+from test_cache import diverse
+from memcore import evaluate, cache
 from memcore.units import MiB
 
-kept.STORE.budget = 6 * MiB
+cache.STORE.budget = 6 * MiB
 
 def resident():
     with open("/proc/self/statm") as f:
@@ -258,7 +258,7 @@ def named(path: Path) -> str:
 @each("path", sorted((ROOT / "memcore").rglob("*.py")), ids=named)
 def test_no_other_cache_is_without_a_budget(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    if path.name != "kept.py":
+    if path.name != "cache.py":
         assert "lru_cache" not in text.replace("lru_cache(maxsize=1)", "")  # the last alone
     if not any(part in named(path) for part in FINITE):
         for node in ast.walk(ast.parse(text)):
@@ -268,8 +268,8 @@ def test_no_other_cache_is_without_a_budget(path: Path) -> None:
 
 def test_cycles_are_looked_for_less_often_until_the_last_is_done():
     before = gc.get_threshold()
-    with kept.seldom_collected():
-        with kept.seldom_collected():
+    with cache.seldom_collected():
+        with cache.seldom_collected():
             assert gc.get_threshold()[0] > before[0]
         assert gc.get_threshold()[0] > before[0]
     assert gc.get_threshold() == before

@@ -1,6 +1,6 @@
-"""Kept: what the engine has found out and may be asked again, within one budget of bytes.
+"""The engine's cache: answers that may be asked for again, within one budget of bytes.
 
-Every function whose questions are without number keeps its answers here (`@kept`), so that diverse
+Every function whose questions are without number caches its answers (`@cached`), so that diverse
 plans, one after the other for weeks, take no more memory than the budget. What was not asked for
 the longest goes first: answers belong to a generation, the young one or the one before. Whoever is
 asked for again moves to the young one; when that has half the budget, the one before is let go.
@@ -92,7 +92,7 @@ class Store:
         self.young_bytes = self.old_bytes = 0
         self.recent: deque[tuple[_Table, Any, Any, int]] = deque()  # of the young, and a guess
 
-    def kept(self, call: Callable[P, R]) -> Callable[P, R]:
+    def cached(self, call: Callable[P, R]) -> Callable[P, R]:
         """A function that answers the same question from what it kept. Its arguments are hashable,
         and it gives the same for the same; nobody changes what it gave."""
         table = _Table(self, call)
@@ -189,10 +189,10 @@ def size(answer: Any, key: Any = None) -> int:
 
 
 STORE = Store(BUDGET)
-kept = STORE.kept
+cached = STORE.cached
 
 
-def once(make: Callable[P, R]) -> Callable[P, R]:
+def interned(make: Callable[P, R]) -> Callable[P, R]:
     """A function that makes each thing once for as long as somebody has it, so that things can be
     compared by identity; whoever is in no answer any more is gone. Takes hashable arguments without
     names, and gives what can be referred to weakly."""

@@ -37,7 +37,7 @@ from memcore.words.jobs import SERVE
 
 if TYPE_CHECKING:
     from memcore import Report
-    from memcore.formats import Found, Text
+    from memcore.formats import ReadPlan, Text
     from memcore.plan.plan import Plan
 
 WORDS = {"fits": "fits", "tight": "cannot be judged", "over": "does not fit"}
@@ -183,7 +183,7 @@ def _checked(file: str, args: argparse.Namespace, beside: Mapping[str, str]) -> 
     return replace(judged, told=_told(found)) if found else judged
 
 
-def _told(found: Found) -> tuple[str, ...]:
+def _told(found: ReadPlan) -> tuple[str, ...]:
     """What of a file of another program is not in its plan, or not in the file."""
     kinds = (
         ("not certain", found.unsure),
@@ -199,7 +199,7 @@ def _told(found: Found) -> tuple[str, ...]:
 
 def _plan_in(
     name: str, file: str, args: argparse.Namespace, beside: Mapping[str, str]
-) -> tuple[Plan, Found | None]:
+) -> tuple[Plan, ReadPlan | None]:
     """The plan in a file, or behind a name or a link. A file of another program is read as
     `memplan read` reads it, with those beside it that it names, and what was found in it is given
     besides."""

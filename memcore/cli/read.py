@@ -22,7 +22,7 @@ from memcore.cli.reading import (
 from memcore.units import bytes_text
 
 if TYPE_CHECKING:
-    from memcore.formats import Found
+    from memcore.formats import ReadPlan
     from memcore.formats.failures import Failure
 
 SHOWN = 12  # keys listed that nothing was made of
@@ -83,7 +83,7 @@ def _messages(said: Mapping[str, Failure], as_json: bool) -> int:
     return 0
 
 
-def _told(found: Found) -> Iterator[str]:
+def _told(found: ReadPlan) -> Iterator[str]:
     from memcore.plan.plan import get, value_text
 
     doubts = {issue.field: issue.message for issue in found.unsure}
@@ -119,7 +119,7 @@ def _told(found: Found) -> Iterator[str]:
         yield f"Not known here, and so not read: {', '.join(found.unread[:SHOWN])}{others}"
 
 
-def _compared(found: Found) -> str:
+def _compared(found: ReadPlan) -> str:
     """What the plan allocates beside what ran out."""
     from memcore.evaluate import evaluate
 

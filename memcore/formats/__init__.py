@@ -1,13 +1,21 @@
 """Formats: files and commands of other programs, read as plans."""
 
-from memcore.formats.reading import BESIDE, FAILURE, MODEL, Found, kind_of, message_in, read_files
+from memcore.formats.reading import (
+    BESIDE,
+    FAILURE,
+    MODEL,
+    ReadPlan,
+    kind_of,
+    message_in,
+    read_files,
+)
 from memcore.formats.texts import Text, text_of
 
 __all__ = [
     "BESIDE",
     "FAILURE",
     "MODEL",
-    "Found",
+    "ReadPlan",
     "Text",
     "kind_of",
     "message_in",

@@ -9,7 +9,7 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import deepspeed, megatron
-from memcore.formats.found import Around, Draft, Keys, mixed, positive, underscored
+from memcore.formats.draft import Around, Draft, Keys, mixed, positive, underscored
 from memcore.formats.programs import Program
 
 FSDP1 = "FSDP 1's flat parameters are not planned: FSDP 2, which shards each by itself, is"

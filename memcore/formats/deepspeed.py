@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memcore.formats.found import AUTO, Around, Draft, Keys, whole
+from memcore.formats.draft import AUTO, Around, Draft, Keys, whole
 from memcore.formats.programs import Program
 
 MASTERS = "masters and states in 16 bits are not planned"

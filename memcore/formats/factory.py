@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.errors import Issue, PlanError
-from memcore.formats.found import Around, Draft, Keys
+from memcore.formats.draft import Around, Draft, Keys
 from memcore.formats.programs import Program
 
 SERVING = Program("llamafactory-serving")

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path, PurePosixPath
 
-from memcore.formats.found import Draft
+from memcore.formats.draft import Draft
 from memcore.formats.programs import Program
 from memcore.models import catalog
 from memcore.words import engines

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from memcore.formats import accelerate
-from memcore.formats.found import Around, Draft, Keys
+from memcore.formats.draft import Around, Draft, Keys
 from memcore.formats.texts import options
 from memcore.words.training import EXPANDABLE, NATIVE
 

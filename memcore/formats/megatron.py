@@ -11,7 +11,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats import hub
-from memcore.formats.found import Draft, Keys, hyphened
+from memcore.formats.draft import Draft, Keys, hyphened
 from memcore.formats.programs import Program
 from memcore.formats.texts import UNSET, options
 from memcore.models import catalog

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from memcore.formats.found import Around, Draft, Keys
+from memcore.formats.draft import Around, Draft, Keys
 from memcore.formats.programs import Program
 from memcore.words.training import AS_LOADED
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import megatron
-from memcore.formats.found import Draft, Keys, UnsaidError, flag, names, positive
+from memcore.formats.draft import Draft, Keys, UnsaidError, flag, names, positive
 from memcore.formats.methods import reference
 from memcore.formats.programs import Program
 from memcore.formats.texts import overridden

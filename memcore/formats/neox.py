@@ -11,7 +11,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats import deepspeed
-from memcore.formats.found import Draft, Keys, UnsaidError, mixed, number, positive
+from memcore.formats.draft import Draft, Keys, UnsaidError, mixed, number, positive
 from memcore.formats.programs import Program
 
 NEOX = Program("gpt-neox")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from memcore.formats import hub, placement
-from memcore.formats.found import Draft, Keys
+from memcore.formats.draft import Draft, Keys
 from memcore.formats.programs import Program
 
 FROM = re.compile(r"^FROM[ \t]+(\S+)", re.MULTILINE)

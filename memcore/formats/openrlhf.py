@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memcore.formats.found import Draft, Keys, mixed, names, share, underscored
+from memcore.formats.draft import Draft, Keys, mixed, names, share, underscored
 from memcore.formats.methods import PAIRS, REFERRED, SINGLE, paired, referred
 from memcore.formats.programs import Program
 from memcore.formats.texts import options

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from memcore.errors import PlanError
-from memcore.formats.found import Around, Draft
+from memcore.formats.draft import Around, Draft
 from memcore.plan.plan import Plan
 from memcore.serving.server import Server
 from memcore.units import GiB

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from memcore.formats.found import (
+from memcore.formats.draft import (
     Draft,
     Keys,
     UnsaidError,

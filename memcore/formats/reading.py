@@ -43,8 +43,8 @@ from memcore.formats import (
     trainer,
     verl,
 )
+from memcore.formats.draft import Around, Draft, Said, underscored
 from memcore.formats.failures import Failure, failure
-from memcore.formats.found import Around, Draft, Said, underscored
 from memcore.formats.texts import (
     MAX_JSON,
     MAX_SCRIPT,
@@ -56,7 +56,7 @@ from memcore.formats.texts import (
     over,
     several,
 )
-from memcore.formats.unsaid import SINCE, unsaid
+from memcore.formats.undecided import SINCE, undecided
 from memcore.models import cards, catalog, quantization, unplanned
 from memcore.models.config import parse_config
 from memcore.models.families import drafts
@@ -153,7 +153,7 @@ UNKNOWN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReadPlan:
     """A plan, and how the files came to it.
 
     kinds     what each file was taken for, by its name
@@ -205,7 +205,7 @@ def read_files(
     gpus: int = 0,
     otherwise: Any = "",
     config_of: Callable[[str], str] = lambda name: "",
-) -> Found:
+) -> ReadPlan:
     """The plan that files of one job say together.
 
     model, gpu, gpus: what somebody says beside them: a preset or what else a plan has for a model
@@ -313,12 +313,12 @@ def read_files(
         if kind not in given and PurePath(name).name not in given
     )
     assumed += (Issue("cluster.node", box) for box in assumed_box(plan))
-    lines = unsaid(plan, {*draft.fields, *(issue.field for issue in changed)})
+    lines = undecided(plan, {*draft.fields, *(issue.field for issue in changed)})
     measured = {line.issue.field: line.issue for line in lines}
     decides = tuple(line.issue for line in lines if line.decides)
     others = {issue.field: issue for issue in assumed} | measured
     assumed = [*decides, *(each for each in others.values() if each not in decides)]
-    return Found(
+    return ReadPlan(
         plan,
         kinds,
         said,

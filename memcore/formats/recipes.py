@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from memcore.formats import hub, nemo, python
-from memcore.formats.found import Draft
+from memcore.formats.draft import Draft
 from memcore.formats.megatron import MASTERS, MOMENTS
 from memcore.formats.programs import Program
 from memcore.formats.texts import MAX_VALUES, module

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from memcore.formats import hub, python, torchtitan
-from memcore.formats.found import Draft
+from memcore.formats.draft import Draft
 from memcore.formats.texts import module
 from memcore.plan.plan import Plan
 

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from memcore.formats import launchers, python, trainer
-from memcore.formats.found import AUTO, Draft
+from memcore.formats.draft import AUTO, Draft
 from memcore.formats.texts import module
 from memcore.words.training import ALL_LINEAR, EXPANDABLE
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import hub, placement, python
-from memcore.formats.found import Around, Draft, Keys, UnsaidError, hyphened, positive
+from memcore.formats.draft import Around, Draft, Keys, UnsaidError, hyphened, positive
 from memcore.formats.programs import Program
 from memcore.formats.texts import OF_LLAMA, UNSET, adds, module, options
 from memcore.units import GiB

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memcore.formats import megatron
-from memcore.formats.found import Draft, Keys, hyphened
+from memcore.formats.draft import Draft, Keys, hyphened
 from memcore.formats.programs import Program
 from memcore.formats.texts import options
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import megatron, trainer
-from memcore.formats.found import (
+from memcore.formats.draft import (
     Around,
     Draft,
     Keys,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.formats import servers
-from memcore.formats.found import Draft, Keys
+from memcore.formats.draft import Draft, Keys
 
 
 def recognise(values: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.errors import Issue, shown
-from memcore.formats.found import Around, Draft, Keys, word
+from memcore.formats.draft import Around, Draft, Keys, word
 from memcore.formats.programs import Program
 from memcore.words.training import ATTENTION as WORDS
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats import hub, methods
-from memcore.formats.found import Around, Draft, Keys, names
+from memcore.formats.draft import Around, Draft, Keys, names
 from memcore.formats.programs import Program
 
 PART = "_component_"

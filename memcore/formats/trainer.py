@@ -15,7 +15,7 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import accelerate, deepspeed, hub, launchers, megatron, methods
-from memcore.formats.found import (
+from memcore.formats.draft import (
     AUTO,
     Around,
     Draft,

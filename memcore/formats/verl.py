@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memcore.errors import shown
-from memcore.formats.found import Around, Draft, Keys, names, positive
+from memcore.formats.draft import Around, Draft, Keys, names, positive
 from memcore.formats.programs import Program
 
 ROOT = "actor_rollout_ref"

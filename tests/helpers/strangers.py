@@ -28,8 +28,8 @@ from memcore.formats import (
     text_of,
 )
 from memcore.formats.benches import bench_of, is_bench
+from memcore.formats.draft import Draft
 from memcore.formats.failures import failure
-from memcore.formats.found import Draft
 from memcore.formats.reading import DOCUMENTS
 from memcore.formats.snapshot import read_memory
 from memcore.formats.totals import totals_in

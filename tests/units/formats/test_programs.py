@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memcore.formats.found import Draft, Words
+from memcore.formats.draft import Draft, Words
 from memcore.formats.programs import Program, Row
 from memcore.formats.servers import SERVERS, told
 from memcore.formats.trainer import read

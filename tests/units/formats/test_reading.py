@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tables import each
 
 from memcore import PlanError, evaluate
-from memcore.formats import MODEL, Found, Text, hub, kind_of, read_files, text_of
+from memcore.formats import MODEL, ReadPlan, Text, hub, kind_of, read_files, text_of
 from memcore.formats.failures import failure
 from memcore.models import catalog
 from memcore.models.counts import parameters
@@ -616,7 +616,7 @@ services:
 }
 
 
-def read(*texts: tuple[str, str], **said: Any) -> Found:
+def read(*texts: tuple[str, str], **said: Any) -> ReadPlan:
     return read_files([Text(name, content) for name, content in texts], **said)
 
 

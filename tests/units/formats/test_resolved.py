@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from tables import each
 
-from memcore.formats import Found, Text, read_files
+from memcore.formats import ReadPlan, Text, read_files
 from memcore.plan.plan import get
 
 ASKED = json.loads(
@@ -34,7 +34,7 @@ SMALL = {
 OPTIM = {"adamw_torch_fused": "adamw", "adafactor": "adafactor"}
 
 
-def read(content: str, **said: Any) -> Found:
+def read(content: str, **said: Any) -> ReadPlan:
     config = Text("config.json", json.dumps(SMALL))
     return read_files([Text("file", content), config], **said)
 

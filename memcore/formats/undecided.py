@@ -1,4 +1,4 @@
-"""Unsaid: what decides much of a plan's memory and stands in no file.
+"""Undecided: what decides much of a plan's memory and stands in no file.
 
 A field that neither a file nor a person sets, and that no program's default was cited for, has the
 plan's own default. The plan is evaluated with the field's other words, and where the memory moves
@@ -32,7 +32,7 @@ SINCE = "since no file says it"
 
 
 @dataclass(frozen=True, slots=True)
-class Unsaid:
+class Undecided:
     """A field that no file says and that decides much. `decides`: whether with another of its
     values the plan fits and does not fit."""
 
@@ -40,7 +40,7 @@ class Unsaid:
     decides: bool
 
 
-def unsaid(plan: Plan, told: Collection[str]) -> list[Unsaid]:
+def undecided(plan: Plan, told: Collection[str]) -> list[Undecided]:
     """The fields that decide most of what a plan is about and that are not among `told`: those that
     decide whether it fits first, then the largest."""
     now = _memory(plan)
@@ -69,7 +69,7 @@ def _open(plan: Plan, told: Collection[str]) -> Iterator[str]:
 
 def _row(
     plan: Plan, path: str, told: Collection[str], now: tuple[int, bool]
-) -> tuple[int, Unsaid] | None:
+) -> tuple[int, Undecided] | None:
     """How many bytes another value of a field moves, and what is said of it; None where it is
     little."""
     size, fits = now
@@ -94,7 +94,7 @@ def _row(
         return None
     said = f"{value_text(path, value)}, {SINCE}; {', '.join(texts)}"
     decides = any(moved[each][1] != fits for each in ends)
-    return max(abs(moved[each][0]) for each in ends), Unsaid(Issue(path, said), decides)
+    return max(abs(moved[each][0]) for each in ends), Undecided(Issue(path, said), decides)
 
 
 def _with(plan: Plan, path: str, other: Any) -> Plan | None:

@@ -1,4 +1,4 @@
-"""Found: what files say of a plan, gathered key by key."""
+"""Draft: what files say of a plan, gathered key by key."""
 
 from __future__ import annotations
 

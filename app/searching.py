@@ -20,7 +20,7 @@ from memcore import PlanError
 from memcore.plan.plan import Plan
 from memcore.search.found import BY, Found, Point
 from memcore.search.levers import differences
-from memcore.search.search import search, seconds_of
+from memcore.search.search import search
 from memcore.search.space import KEEPS
 from memcore.training.training import not_planned
 from memcore.units import seconds_text
@@ -28,6 +28,10 @@ from memcore.units import seconds_text
 KEEP_TITLES = {"training": "Nothing", "rounding": "Rounding", "anything": "Anything"}
 BY_TITLES = {"time": "Time", "cost": "Cost", "energy": "Energy"}
 SHOWN_EACH = 0.2  # seconds between two steps of the progress bar
+ABOUT = (
+    "Parallelism, ZeRO, framework, kernels, recomputation, offload and micro-batch. A change of "
+    "the plan meanwhile stops it."
+)
 ONE = threading.Lock()  # a search takes a whole processor: of all sessions one at a time
 
 
@@ -68,7 +72,7 @@ def draw(plan: Plan, text: str, look: Callable[[str], None]) -> None:
         pressed = st.button(
             "Search", key="search_go", type="primary", disabled=not is_new, width="content"
         )
-        parts.small(_about(plan, now) if is_new else "This is what was found.", "content")
+        parts.small(ABOUT if is_new else "This is what was found.", "content")
     bar = st.container()
     if pressed:
         with bar:
@@ -116,18 +120,6 @@ def _choices(now: Options, look: Callable[[str], None]) -> None:
             key=state.control("search_gpus", now.gpus, take("gpus")),
             width=150,
         )
-
-
-def _about(plan: Plan, now: Options) -> str:
-    try:
-        seconds = seconds_of(plan, gpus_at_most=now.gpus, keep=now.keep)
-    except PlanError as e:
-        return plain(e.issues[0].message)
-    said = f"{max(1, round(seconds))} s" if seconds < 60 else seconds_text(seconds)
-    return (
-        f"Parallelism, ZeRO, framework, kernels, recomputation, offload and micro-batch; about "
-        f"{said}. A change of the plan meanwhile stops it."
-    )
 
 
 def _searched(plan: Plan, now: Options) -> Any:

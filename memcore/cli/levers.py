@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -94,18 +95,23 @@ SOON = 20.0  # seconds that a search may take which nobody asked for
 
 
 def _of_more(plan: Plan, args: argparse.Namespace) -> str:
-    """What more than two changes at once do, as a search finds; of one that takes long its command
-    alone."""
+    """What more than two changes at once do, as a search finds in SOON seconds."""
     from memcore.plan.plan import change_texts
-    from memcore.search.search import search, seconds_of
+    from memcore.search.search import search
 
     settings = [f"--set {shlex.quote(text)}" for text in args.set]
     job = [f"--job {args.job}"] if args.job else []
     name = "PLAN" if args.plan.lstrip().startswith("{") else shlex.quote(args.plan)
     command = " ".join(["memplan search", name, *job, *settings])
-    if seconds_of(plan) > SOON:
+    until = time.monotonic() + SOON
+
+    def stop_when_late(*_: int) -> None:
+        if time.monotonic() > until:
+            raise KeyboardInterrupt
+
+    found = search(plan, progress=stop_when_late)
+    if found.stopped and not found.best:
         return f"More changes at once may: `{command}` looks for them."
-    found = search(plan)
     if not found.best:
         return f"Nor do more changes at once: none of {found.evaluated:,} that `{command}` judges."
     best = found.best[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +36,6 @@ from memcore.units import (
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
     from memcore.search.found import Found, Point
-
-LONG = 5.0  # seconds: of what may take longer it is said before
 
 
 def add(commands: Commands) -> None:
@@ -139,13 +136,12 @@ def _title_of_servers(plan: Plan, args: argparse.Namespace) -> str:
 
 def _of_training(plan: Plan, args: argparse.Namespace) -> Found:
     from memcore.search.found import TIME
-    from memcore.search.search import search, seconds_of
+    from memcore.search.search import search
 
     space: dict[str, Any] = {
         "gpus": args.gpu, "gpus_at_most": args.gpus_at_most, "keep": args.keep,
         "thorough": args.thorough,
     }  # fmt: skip
-    _warn(seconds_of(plan, **space))
     space |= {"by": args.by or TIME, "cost_at_most": args.cost_at_most}
     with Progress("search") as progress:
         return search(plan, **space, progress=progress)
@@ -153,25 +149,17 @@ def _of_training(plan: Plan, args: argparse.Namespace) -> Found:
 
 def _of_serving(plan: Plan, args: argparse.Namespace) -> Found:
     from memcore.search.found import COST
-    from memcore.search.servers import search_servers, seconds_of_servers
+    from memcore.search.servers import search_servers
     from memcore.search.solve import Targets
 
     space: dict[str, Any] = {
         "users": args.users, "gpus": args.gpu, "engines": args.engine, "keep": args.keep,
     }  # fmt: skip
-    _warn(seconds_of_servers(plan, **space))
     with Progress("search") as progress:
         return search_servers(
             plan, **space, targets=Targets.of(plan, args.ttft, args.tpot), by=args.by or COST,
             gpus_at_most=args.gpus_at_most, cost_at_most=args.cost_at_most, progress=progress,
         )  # fmt: skip
-
-
-def _warn(seconds: float) -> None:
-    """Of what may take long it is said before."""
-    if seconds > LONG:
-        said = f"this may take about {seconds_text(seconds)}; Ctrl-C stops it and prints the best"
-        print(f"memplan: {said} so far", file=sys.stderr, flush=True)
 
 
 def _rows(found: Found) -> Iterable[dict[str, Any]]:

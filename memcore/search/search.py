@@ -14,11 +14,8 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
-import json
 import math
 import operator
-import time
-import timeit
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,14 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from memcore.cache import cached, seldom_collected
+from memcore.cache import seldom_collected
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.models import cards, catalog
 from memcore.plan.plan import Plan, get, words_of
 from memcore.plan.rules import RULES as RULES_OF_PLANS
 from memcore.plan.rules import broken_rules, readers_of
 from memcore.quantity.reading import Values
-from memcore.search.families import Batch, Family, Timed, alike, sized, uniform
+from memcore.search.families import Batch, Family, Timed, alike, sized
 from memcore.search.found import (
     BEATEN,
     BY,
@@ -57,7 +54,6 @@ from memcore.search.levers import differences
 from memcore.search.prices import price_of
 from memcore.search.space import (
     KEEPS,
-    OVERLAP,
     TRAINING,
     Changes,
     Group,
@@ -73,11 +69,6 @@ from memcore.training.run import run_of
 from memcore.training.training import Pool, Training, not_planned
 from memcore.words.training import CHECKPOINTING
 
-# Plans whose memory and time take as long as the start and the answer do, as finding the best
-# kernels for one of the words that decide them, as a kind of layout under one framework, and as a
-# group: so that of 18 searches (0.5 to 27 s; 5 to 34,096 groups; dense, mixtures and hybrids) the
-# seconds that are said are about half to twice those that each takes.
-STARTED, FOR_KERNELS, FOR_KIND, FOR_GROUP = 200, 350, 4, 0.4
 OFFLOADS = ("train.offload_optimizer", "train.offload_parameters", "train.offload_activations")
 
 
@@ -121,61 +112,6 @@ def search(
         except KeyboardInterrupt:
             stopped = True
         return run.found(stopped)
-
-
-def seconds_of(
-    plan: Plan,
-    gpus: Sequence[str] = (),
-    gpus_at_most: int | None = None,
-    keep: str = TRAINING,
-    thorough: bool = False,
-) -> float:
-    """About how long a search takes here, before it starts: memory and time of the plan itself are
-    measured, which takes some milliseconds."""
-    _refuse(plan, gpus, keep, TIME)
-    space = Space(plan, tuple(gpus), gpus_at_most, keep, thorough)
-    groups, same = 0, bool(uniform(plan))
-    kernels, kinds = set[Any](), set[Any]()
-    setups = [
-        (tuple(setup.items()), setup, framework)
-        for _, setup in space.setups()
-        for framework in space.frameworks(setup)
-    ]
-    for cluster in space.clusters():
-        gpu = cluster.gpu_name
-        layouts = [(layout, _kind(layout, same)) for layout in space.layouts(cluster)]
-        for named, setup, framework in setups:
-            words = setup | framework
-            kernels.add((gpu, *(words.get(path) for path in DECIDE_KERNELS)))
-            own = [kind for layout, kind in layouts if space.goes(framework, layout)]
-            groups += len(own)
-            kinds |= {(gpu, named, *framework.values(), kind) for kind in set(own)}
-    every = STARTED + FOR_KERNELS * len(kernels) + FOR_KIND * len(kinds) + FOR_GROUP * groups
-    return every * _seconds_of_one(plan.model_dump_json())
-
-
-def _kind(layout: Changes, same: bool) -> tuple[Any, ...]:
-    """What of a layout its families share, about. `same`: whether all layers are alike, so that
-    stages of any number of them are judged together."""
-    stages = layout["parallel.pp"]
-    return (
-        *(layout[f"parallel.{axis}"] > 1 for axis in ("tp", "cp", "ep")),
-        stages > 1 if same else stages,
-        layout.get("parallel.virtual_stages", 1),
-        layout[OVERLAP],
-    )
-
-
-@cached  # so that a page says the same again
-def _seconds_of_one(document: str) -> float:
-    """CPU seconds of a plan's memory and time: the least of a few."""
-    plan = Plan.of(json.loads(document))
-
-    def once() -> None:
-        one = Training.planned(plan, rows=False)
-        one.memory, one.time()
-
-    return min(timeit.repeat(once, timer=time.process_time, number=1))
 
 
 def _refuse(plan: Plan, gpus: Sequence[str], keep: str, by: str) -> None:

@@ -57,7 +57,6 @@ from memcore.words.stored import KV_DTYPES, WEIGHT_DTYPES, bits
 STEP, FIRST, EACH, MORE = "sequences of a step", "first token", "time per token", "more GPUs"
 MISSED = {"ttft": FIRST, "tpot": EACH}
 RANKS = (1, 2, 4, 8, 16, 32, 64)
-WAY_SECONDS = 0.002  # that one takes, about
 
 Words = dict[str, str]
 Kind = tuple[str, Words]  # a kind of GPU; an engine and dtypes
@@ -106,20 +105,6 @@ def search_servers(
     except KeyboardInterrupt:
         stopped = True
     return run.found(names, listed, stopped)
-
-
-def seconds_of_servers(
-    plan: Plan,
-    users: int = 0,
-    gpus: Sequence[str] = (),
-    engines: Sequence[str] = (),
-    keep: str = TRAINING,
-) -> float:
-    """About how long a search takes on a common machine, before it starts."""
-    names = asked_gpus(plan, gpus)
-    _refuse(plan, users, names, engines, keep, COST)
-    ways = len(list(_kinds(plan, names, engines, keep))) * len(RANKS) / 2
-    return ways * (users or plan.serve.concurrency).bit_length() * WAY_SECONDS
 
 
 def fewest_for_users(plan: Plan, targets: Targets = ANY) -> Answer:

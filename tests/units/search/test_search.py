@@ -12,7 +12,7 @@ from memcore.errors import PlanError
 from memcore.search import space
 from memcore.search.families import Family, sized
 from memcore.search.found import BEATEN, FITS, HOST, MEMORY, RULES, SLOWER, TIME
-from memcore.search.search import COMBINATIONS, WHERE, _Search, _words, seconds_of
+from memcore.search.search import COMBINATIONS, WHERE, _Search, _words
 from memcore.search.space import KEEPS, Space, allowed, changed
 from memcore.tape.ledger import Amounts
 from memcore.timing.certainty import apart, ranked
@@ -585,10 +585,6 @@ def test_a_search_that_is_stopped_before_memory_is_judged_says_so(monkeypatch, c
     assert "Stopped: no combination was judged yet" in said
     assert f"{found.left:,} were left" in said
     assert "of which" not in said
-
-
-def test_how_long_a_search_takes_is_known_before():
-    assert seconds_of(Plan.of(BIG), gpus_at_most=64) > seconds_of(Plan.of(BIG))
 
 
 def test_what_is_not_known_is_refused_by_name():

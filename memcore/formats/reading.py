@@ -246,6 +246,7 @@ def read_files(
     for text in texts:
         launchers.allocator(text.content, draft)
         _unsure(text, kinds[text.name], draft)
+    versioned = servers.versioned([text.content for text in texts], draft)
     if ON_PYTORCH.intersection(kinds.values()):
         draft.otherwise(launchers.ALLOCATOR, NATIVE, "PYTORCH_ALLOC_CONF")
     if set(kinds.values()) == {FAILURE} and not model:
@@ -313,7 +314,8 @@ def read_files(
         if kind not in given and PurePath(name).name not in given
     )
     assumed += (Issue("cluster.node", box) for box in assumed_box(plan))
-    lines = undecided(plan, {*draft.fields, *(issue.field for issue in changed)})
+    told = {*draft.fields, *(issue.field for issue in changed)}
+    lines = undecided(plan, told if versioned else told - {"serve.engine"})
     measured = {line.issue.field: line.issue for line in lines}
     decides = tuple(line.issue for line in lines if line.decides)
     others = {issue.field: issue for issue in assumed} | measured

@@ -209,6 +209,34 @@ def read(
     _read(server, Keys({**environment, **given}, _option), model, draft)
 
 
+def versioned(contents: Sequence[str], draft: Draft) -> bool:
+    """Whether texts say the version of a draft's engine; one before what its word is since makes
+    it the word for those."""
+    path, word = "serve.engine", draft.fields.get("serve.engine", "")
+    since, older = (ENGINES[word].since, ENGINES[word].older) if word in ENGINES else ((), "")
+    if not older:
+        return False
+    said = re.compile(VERSIONS.format(word), re.IGNORECASE)
+    texts = [found for content in contents for found in said.findall(content)]
+    versions = {text: tuple(map(int, text.split("."))) for text in texts}
+    before = [text for text, version in versions.items() if version < since]
+    if before and len(before) == len(versions):
+        draft.fields[path] = older
+        draft.tell(path, f"the version of {word}", before[0])
+        server = next(each for each in SERVERS if each.engine == word)
+        for row in server.rows.get("older", ()):
+            draft.defaults |= {to: (row.usually, hyphened(row.keys[0])) for to in row.to}
+    return bool(versions) and len(before) in (0, len(versions))
+
+
+# How texts say a version: of an image, a package or a variable, or as a log prints it.
+VERSIONS = (
+    r"\b{0}(?:-openai)?(?:\[[\w, -]{{0,60}}\])?"
+    r"(?:[ _-](?:API server )?version\W{{1,4}}v?|(?:==?|~=|:|@|[ -])v?| LLM engine \(v)"
+    r"(\d{{1,3}}\.\d{{1,3}}\.\d{{1,3}})"
+)
+
+
 def _option(key: str) -> str:
     """An option as a command writes it, or a variable of its environment."""
     return key if key.isupper() else hyphened(key)

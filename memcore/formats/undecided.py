@@ -18,6 +18,7 @@ from memcore.plan.repair import planned, settled
 from memcore.serving.serve import servable, serve
 from memcore.training.training import Training
 from memcore.units import bytes_text
+from memcore.words.engines import other_versions
 from memcore.words.jobs import SERVE
 from memcore.words.stored import AS_KEYS
 
@@ -28,6 +29,7 @@ NUMBERED = ("train.zero",)  # numbers with a meaning each, as words have it
 # What every program that is read here does alike: servers page their cache, loops free gradients
 # (set_to_none of PyTorch's zero_grad, on since 2.0), and embeddings' gradients are dense.
 ALIKE = ("serve.kv_cache", "train.gradients", "train.embedding_gradient")
+ENGINE = "serve.engine"  # of whose words those of other versions of its program count
 SINCE = "since no file says it"
 
 
@@ -74,9 +76,10 @@ def _row(
     little."""
     size, fits = now
     value = get(plan, path)
-    least, most = limits_of(path)
+    least, most = limits_of(path) if path in NUMBERED else (0, -1)
     moved: dict[Any, tuple[int, bool]] = {}
-    for other in words_of(path) or range(int(least), int(most) + 1):
+    words = other_versions(value) if path == ENGINE else words_of(path)
+    for other in words or range(int(least), int(most) + 1):
         changed = _with(plan, path, other) if other not in (value, "auto") else None
         if changed is None or any(get(changed, each) != get(plan, each) for each in told):
             continue
@@ -92,7 +95,8 @@ def _row(
     texts = [_end(path, each, *moved[each], fits) for each in moved if each in ends]
     if not texts:
         return None
-    said = f"{value_text(path, value)}, {SINCE}; {', '.join(texts)}"
+    since = "since no file says its version" if path == ENGINE else SINCE
+    said = f"{value_text(path, value)}, {since}; {', '.join(texts)}"
     decides = any(moved[each][1] != fits for each in ends)
     return max(abs(moved[each][0]) for each in ends), Undecided(Issue(path, said), decides)
 

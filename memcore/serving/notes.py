@@ -7,14 +7,14 @@ from memcore.plan.model_rules import served_positions
 from memcore.plan.plan import Plan
 from memcore.report import Serve
 from memcore.serving.cache import room
-from memcore.serving.serve import REMEDY, nothing_fits, of_fewer
+from memcore.serving.serve import REMEDY, nothing_fits, of_fewer, serve
 from memcore.serving.server import Server, one_forward
 from memcore.serving.time import host_rate
 from memcore.serving.towers import tries_images
-from memcore.serving.weights import on_host
+from memcore.serving.weights import on_host, scales_more
 from memcore.tape.dims import ceil_div
 from memcore.units import bytes_text, rate_text, seconds_text
-from memcore.words.engines import ENGINES, LLAMA_CPP, POOL, SGLANG, sizes_of_sglang
+from memcore.words.engines import ENGINES, LLAMA_CPP, POOL, other_versions, sizes_of_sglang
 from memcore.words.stored import AS_PUBLISHED, KV_DTYPES
 
 ENCODER_NOTE = (
@@ -30,7 +30,7 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
     s, notes = plan.serve, _stored(plan)
     if plan.weights.dynamic:
         notes.insert(0, f"Serving: {plan.weights.label}: {plan.weights.dynamic.spread}.")
-    notes[:0] = _of_older_sglang(plan, served)
+    notes[:0] = _of_versions(plan, served)
     rest = plan.accelerator.usable_bytes - served.budget_bytes
     if served.outside_bytes > rest:
         notes.append(
@@ -114,28 +114,26 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
     return notes
 
 
-# Of scales of MXFP4 experts in a checkpoint in fp8, on Hopper: as they are since SGLang 0.5.16;
-# until 0.5.15 in fp32 and once more as its kernels read them (mxfp4_marlin_moe.py,
-# marlin_utils_fp4.py: prepare_moe_mxfp4_layer_for_marlin).
-SCALES_ONCE, SCALES_BEFORE = 1, 4 + 1
+def _of_versions(plan: Plan, served: Serve) -> list[str]:
+    """What other versions of the engine load in place of this one, where that is much."""
+    notes, loaded = [], served.loaded_bytes
+    in_mxfp4 = any(row.dtype == "mxfp4" for row in served.rows)
+    for word in other_versions(plan.engine) if in_mxfp4 else ():
+        other = plan.changed("serve.engine", word)
+        if scales_more(other) == scales_more(plan):
+            continue
+        then = serve(other)
+        if abs(then.loaded_bytes - loaded) > MUCH * loaded:
+            verdict = " and has no room for a sequence" * bool(nothing_fits(then))
+            notes.append(
+                f"Serving: {ENGINES[plan.engine].versions} loads {bytes_text(loaded)} on each GPU; "
+                f"{ENGINES[word].versions} {bytes_text(then.loaded_bytes)}{verdict}: that is "
+                f"serve.engine={word}."
+            )
+    return notes
 
 
-def _of_older_sglang(plan: Plan, served: Serve) -> list[str]:
-    """What experts took in SGLang before."""
-    hopper = plan.accelerator.architecture.startswith("Hopper")
-    if plan.engine != SGLANG or not hopper or not plan.weights.matrices.startswith("fp8"):
-        return []
-    experts = sum(row.bytes for row in served.rows if row.dtype == "mxfp4")
-    scales = experts * (8 / 32) / (4 + 8 / 32)
-    more = round(scales * (SCALES_BEFORE - SCALES_ONCE))
-    if not more:
-        return []
-    room = " and the weights do not fit" * (more > served.kv_budget_bytes)
-    said = (
-        "Serving: weights are those of SGLang 0.5.16 and newer. Until 0.5.15 it holds the scales "
-        f"of MXFP4 experts on Hopper in fp32 too: {bytes_text(more)} more on each GPU{room}."
-    )
-    return [said]
+MUCH = 0.05  # of what is loaded
 
 
 def _of_second_tier(server: Server, served: Serve) -> str:

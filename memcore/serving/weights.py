@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from memcore.cache import cached
 from memcore.models.stack import Layers
+from memcore.plan.plan import Plan
 from memcore.report import LedgerRow
 from memcore.serving import allocator, stored
 from memcore.serving.rows import row
@@ -36,6 +37,7 @@ from memcore.tape.dims import (
 from memcore.tape.ledger import AUTOGRAD, Amounts
 from memcore.tape.tape import Storage
 from memcore.words import experts
+from memcore.words.engines import ENGINES
 from memcore.words.serving import MULTI_TOKEN
 from memcore.words.stored import bits, bits_alone
 from memcore.words.word import DTYPE_BYTES
@@ -44,6 +46,10 @@ ROTARY_SOURCE = (
     "vLLM keeps cosines and sines of every position in the model's dtype "
     "(vllm/model_executor/layers/rotary_embedding), under linear scaling of its factor's times as "
     "many; two logged pairs differ by just that"
+)
+SCALES_SOURCE = (
+    "SGLang until 0.5.15 (srt/layers/quantization, marlin_utils_fp4.py): the fp32 scales that its "
+    "loader fills stay on the GPU"
 )
 MXFP4_GROUP = 32  # values with one scale (OCP Microscaling 1.0)
 ABSORBED: Shape = (EXPANDED / TP, KV_RANK)
@@ -102,7 +108,18 @@ def weight_rows(
         why = "a weight, as stored for inference"
         extents = amounts.extents(shape)
         rows.append(row(p.name, "parameters", extents, kind, each, times, AUTOGRAD, why))
+        if kind == "mxfp4" and (copies := scales_more(server.plan)):
+            name, scales = f"{p.name}, scales of its loader", each * 8 // (4 * MXFP4_GROUP + 8)
+            more, why = scales * copies, "in fp32, beside those that kernels read"
+            rows.append(row(name, "parameters", extents, "fp32", more, times, SCALES_SOURCE, why))
     return rows
+
+
+def scales_more(plan: Plan) -> int:
+    """Bytes that an engine holds for each scale of an expert in MXFP4 besides the scale itself."""
+    hopper = plan.accelerator.architecture.startswith("Hopper")
+    in_fp8 = plan.weights.matrices.startswith("fp8")
+    return ENGINES[plan.engine].scales - 1 if hopper and in_fp8 else 0
 
 
 def on_host(server: Server, amounts: Amounts, layers: Sequence[int] | None = None) -> int:

@@ -20,7 +20,8 @@ from memcore.hardware.kernels import (
 from memcore.units import GiB, MiB
 from memcore.words.word import Word
 
-VLLM, VLLM_V0, SGLANG, TENSORRT_LLM = "vllm", "vllm-v0", "sglang", "tensorrt-llm"
+VLLM, VLLM_V0, TENSORRT_LLM = "vllm", "vllm-v0", "tensorrt-llm"
+SGLANG, OLDER_SGLANG = "sglang", "sglang-0.5.15"
 LLAMA_CPP, MLX, TRANSFORMERS, GPT_FAST = "llama.cpp", "mlx", "transformers", "gpt-fast"
 
 
@@ -108,6 +109,8 @@ class Engine(Word):
     vendors   whose chips a search tries it on for many users, of those: llama.cpp where nothing
               else runs; (): nowhere
     narrower  dtypes of fewer bits in which models are published for it; caches: of its cache
+    since     the first version of its program that it is, and older: the word for those before
+    scales    bytes for each scale of experts in MXFP4 in a checkpoint in fp8, on Hopper
     """
 
     runtime: str = "graphs"
@@ -129,6 +132,15 @@ class Engine(Word):
     vendors: tuple[str, ...] = ()
     narrower: tuple[str, ...] = ("fp8", "int4", "nvfp4")
     caches: tuple[str, ...] = ("fp8",)
+    since: tuple[int, ...] = ()
+    older: str = ""
+    scales: int = 1
+
+    @property
+    def versions(self) -> str:
+        """Its name, and since which version it is so."""
+        since = ".".join(map(str, self.since))
+        return f"{self.label} since {since}" if since else self.label
 
     def runs(self, vendor: str) -> bool:
         """Whether it runs on a vendor's chips."""
@@ -167,6 +179,24 @@ _LLAMA_CPP = Engine(
     caches=("q8_0",),
 )
 
+_SGLANG = Engine(
+    "SGLang",
+    "SGLang since 0.5.16, 2026 and later; for most models as those before.",
+    share=POOL,
+    packs=True,
+    follows=True,
+    alternates=True,
+    kernels=kernels.SGLANG,
+    off=kernels.OFF_SGLANG,
+    step={"": _fitted("a step, SGLang", 0.7013e-3, "seconds")},
+    sequence=_SEQUENCE,
+    first={"": _fitted("before the first token, SGLang", 0.2471, "seconds")},
+    runs_on=OF_SGLANG_CHIPS,
+    vendors=OF_SGLANG_CHIPS,
+    since=(0, 5, 16),
+    older=OLDER_SGLANG,
+)
+
 ENGINES = {
     VLLM: Engine(
         "vLLM",
@@ -183,6 +213,8 @@ ENGINES = {
         first={"": _fitted("before the first token, vLLM", 11.48e-3, "seconds")},
         runs_on=OF_VLLM,
         vendors=OF_VLLM,
+        since=(0, 8),
+        older=VLLM_V0,
     ),
     VLLM_V0: Engine(
         "vLLM V0",
@@ -191,20 +223,18 @@ ENGINES = {
         kernels={"": kernels.V0},
         runs_on=("nvidia", "amd"),
     ),
-    SGLANG: Engine(
-        "SGLang",
-        "SGLang of 2025 and later.",
-        share=POOL,
-        packs=True,
-        follows=True,
-        alternates=True,
-        kernels=kernels.SGLANG,
-        off=kernels.OFF_SGLANG,
-        step={"": _fitted("a step, SGLang", 0.7013e-3, "seconds")},
-        sequence=_SEQUENCE,
-        first={"": _fitted("before the first token, SGLang", 0.2471, "seconds")},
-        runs_on=OF_SGLANG_CHIPS,
-        vendors=OF_SGLANG_CHIPS,
+    SGLANG: _SGLANG,
+    # Its loader has scales in fp32, and its kernels' own stand beside them (mxfp4_marlin_moe.py and
+    # marlin_utils_fp4.py, prepare_moe_mxfp4_layer_for_marlin: since 0.5.16 loaded in 8 bits, and
+    # let go of by _discard_mxfp4_marlin_repack_inputs).
+    OLDER_SGLANG: replace(
+        _SGLANG,
+        label="SGLang until 0.5.15",
+        help="SGLang of 2025 and 2026: it has scales of MXFP4 experts twice on Hopper.",
+        vendors=(),
+        since=(),
+        older="",
+        scales=4 + 1,
     ),
     TENSORRT_LLM: Engine(
         "TensorRT-LLM",
@@ -266,6 +296,14 @@ CHOICES: dict[str, Word] = {
     ),
     **ENGINES,
 }
+
+
+def other_versions(engine: str) -> list[str]:
+    """The words for other versions of an engine's program."""
+    older = ENGINES[engine].older
+    return [older] * bool(older) + [word for word, e in ENGINES.items() if e.older == engine]
+
+
 OF_RUNTIME = {"native": LLAMA_CPP, "eager": TRANSFORMERS, "compiled": GPT_FAST}  # auto; else vLLM
 # A benchmark sends as many requests as are to be served at once together, and ends after ten times
 # as many: of its average a tenth is what half of these wait for, one prompt after the other.

@@ -314,8 +314,8 @@ def read_files(
         if kind not in given and PurePath(name).name not in given
     )
     assumed += (Issue("cluster.node", box) for box in assumed_box(plan))
-    told = {*draft.fields, *(issue.field for issue in changed)}
-    lines = undecided(plan, told if versioned else told - {"serve.engine"})
+    stated = {*draft.fields, *(issue.field for issue in changed)}
+    lines = undecided(plan, stated if versioned else stated - {"serve.engine"})
     measured = {line.issue.field: line.issue for line in lines}
     decides = tuple(line.issue for line in lines if line.decides)
     others = {issue.field: issue for issue in assumed} | measured

@@ -106,7 +106,7 @@ def phases() -> None:
     with st.container(gap="xxsmall"):
         for i, r in enumerate(found[:SHOWN]):
             cells = {f"saves {bytes_text(r.saved_bytes)}": SAVES, _costs(r): COSTS}
-            label = _named(r.label, change_texts(r.followers))
+            label = _named(r.label, r.followers)
             _row(f"phase_{i}", label, cells | {VERDICTS[r.verdict]: THEN}, r.plan, r.changes)
     parts.small(
         "Of the device memory of the fullest phase, at most. The training stays the same; each "

@@ -13,7 +13,8 @@ from app.tables.levers import saved_text
 from app.text import VERDICTS, title_of_plan
 from memcore.plan.plan import Plan, title_of
 from memcore.report import Memory, Report, Run, Serve, Time, TogetherMemory
-from memcore.search.levers import Lever, differences
+from memcore.search.change import differences
+from memcore.search.levers import Lever
 from memcore.search.measured import FIRST, STEP, TOKEN, Calibrated
 from memcore.search.prices import own_price
 from memcore.serving.notes import serving_notes

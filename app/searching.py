@@ -18,8 +18,8 @@ from app import charts, parts, shared, state, tables, why
 from app.text import plain
 from memcore import PlanError
 from memcore.plan.plan import Plan
+from memcore.search.change import differences
 from memcore.search.found import BY, Found, Point
-from memcore.search.levers import differences
 from memcore.search.search import search
 from memcore.search.space import KEEPS
 from memcore.training.training import not_planned

@@ -49,7 +49,8 @@ from memcore.plan.models import draft_from
 from memcore.plan.plan import Plan, change_texts, get, value_text
 from memcore.plan.repair import followed, repair
 from memcore.report import Report
-from memcore.search.levers import Lever, differences
+from memcore.search.change import differences
+from memcore.search.levers import Lever
 from memcore.search.measured import Calibrated, refused
 from memcore.search.measured import calibrated as calibrate
 from memcore.search.solve import Answer

@@ -17,7 +17,7 @@ from app.text import plain, times
 from memcore.explain.book import Book
 from memcore.plan.plan import Plan, change_texts
 from memcore.quantity.quantity import Explanation
-from memcore.search.levers import differences
+from memcore.search.change import differences
 from memcore.units import exact_text
 
 STYLE = Path(__file__).with_name("why.css")

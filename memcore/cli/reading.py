@@ -270,7 +270,7 @@ def _of_the_model(plan: Plan, document: Mapping[str, Any]) -> Iterator[Issue]:
     """What a plan has of its model in fields that its document does not say, and of which its
     answer speaks."""
     from memcore.plan.plan import Plan, get, value_text
-    from memcore.search.levers import differences
+    from memcore.search.change import differences
 
     silent = {SERVE: "train", ANY: ""}.get(plan.about, "serve")
     for path, now in differences(Plan(), plan).items():

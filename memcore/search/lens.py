@@ -15,7 +15,8 @@ from typing import Any
 from memcore.errors import PlanError
 from memcore.plan.plan import Plan, change_texts, get
 from memcore.report import LedgerRow, fields_but
-from memcore.search.levers import Changes, differences, smaller_batches, with_changes
+from memcore.search.change import Changes, differences
+from memcore.search.levers import smaller_batches, with_changes
 from memcore.training.memory import held, rested, saved_rows
 from memcore.training.training import Pool, Training, not_planned
 from memcore.words.training import CHECKPOINTING, FRAMEWORKS, OFFLOAD, OFFLOAD_ACTIVATIONS

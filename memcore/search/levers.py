@@ -13,19 +13,26 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-
-from pydantic import BaseModel
 
 from memcore.cache import seldom_collected
 from memcore.plan.field import FROZEN, MACHINES, OTHER, ROUNDED, SAME, EachWord, Switch
-from memcore.plan.plan import SECTIONS, Plan, change_texts, facts, field_paths, get, words_of
+from memcore.plan.plan import Plan, facts, field_paths, get, words_of
 from memcore.plan.remedies import SHARDED, WHOLE
 from memcore.plan.repair import planned, settled
-from memcore.report import Memory, fields_but
+from memcore.report import Memory
+from memcore.search.change import (
+    Changes,
+    PlanChange,
+    Way,
+    climbed,
+    differences,
+    in_order,
+    named,
+)
 from memcore.search.edges import first
-from memcore.timing.certainty import apart, ranked
+from memcore.timing.certainty import apart
 from memcore.training.training import Pool, Training
 from memcore.units import bytes_text
 from memcore.words.jobs import JOBS
@@ -59,48 +66,25 @@ KINDS = {
     FROZEN: Kind(OTHER, 3),
 }
 
-Changes = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One thing to try: changes in the order in which they cost more. The first that fits is taken,
-    or else the last. What is named is the first field of each. `looked_at`: of a long ladder, the
-    indices that are tried first; between them it is searched by halving, as each of its changes
-    needs less memory than the one before, nearly."""
-
-    kind: str
-    ladder: Sequence[Changes]
-    looked_at: Sequence[int] = ()
-
-
 Try = Callable[[Plan], Iterable[Way]]
 
 
-@dataclass(frozen=True, slots=True)
-class Lever:
-    """One change of a plan, against the plan as it is.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lever(PlanChange):
+    """One change of how a plan trains, against the plan as it is.
 
-    name                stable: 'checkpointing-full'; of two at once both, with '-and-' between
-    fields              those that the label names: one, or one of each of two at once
     trains              what becomes of the training, a word of TRAINS
-    changes             every field that differs, those that had to follow included
     saved_bytes         of the allocated peak of one GPU; below 0: it needs more
     saved_device_bytes  of the device memory that may be needed at most
     added_seconds       per step
     added_per_token     seconds per token, which say more where the batch differs
     price               GPU-seconds per token over those of the plan, less 1
     price_range         what it would be in eight of ten measured pairs (timing.certainty.apart)
-    rank                1 is the best; those whose prices cannot be told apart have the same
     same_batch          whether a step has as many tokens as before
     """
 
-    name: str
-    label: str
-    fields: tuple[str, ...]
     kind: str
     trains: str
-    changes: Mapping[str, Any]
     saved_bytes: int
     saved_device_bytes: int
     added_seconds: float
@@ -109,8 +93,6 @@ class Lever:
     price_range: tuple[float, float]
     same_batch: bool
     verdict: str
-    plan: Plan
-    rank: int = 0
 
     @property
     def fits(self) -> bool:
@@ -150,16 +132,6 @@ class Lever:
         text = TRAINS[self.trains]
         return text if self.same_batch else f"{text}: {self.plan.tokens_per_step:,} tokens a step"
 
-    @property
-    def followers(self) -> list[str]:
-        """What else is set than what the label says: 'Framework PyTorch FSDP2'."""
-        return change_texts({p: v for p, v in self.changes.items() if p not in self.fields})
-
-    def to_dict(self) -> dict[str, Any]:
-        """The lever as plain JSON types."""
-        found = fields_but(self, "changes", "plan") | {"changes": dict(self.changes)}
-        return found | {"price_range": list(self.price_range)}
-
 
 def levers(plan: Plan) -> tuple[Lever, ...]:
     """What can be changed about a plan, the best first.
@@ -195,20 +167,12 @@ def _levers(plan: Plan) -> tuple[Lever, ...]:
         if not any(lever.fits for lever in found):
             found += _in_turn(now, seconds, pool, tried)
     mended = memory.fits or any(lever.fits for lever in found)
-    found.sort(key=lambda lever: _rank(lever, memory, mended))
-    return tuple(_ranked(found, memory, mended))
-
-
-def _ranked(found: Sequence[Lever], memory: Memory, mended: bool) -> Iterable[Lever]:
-    """Levers in their order, each with its rank: of those that are sorted by price, some cannot be
-    told apart."""
-    before = 0
-    for (_, prices), group in itertools.groupby(found, key=lambda v: _group(v, memory, mended)):
-        of = list(group)
-        ranks = ranked([v.plan for v in of], [v.asked for v in of]) if prices else []
-        for i, lever in enumerate(of):
-            yield replace(lever, rank=before + (ranks[i] if prices else i + 1))
-        before += len(of)
+    return in_order(
+        found,
+        lambda lever: _group(lever, memory, mended),
+        lambda lever: _in_group(lever, memory),
+        lambda lever: lever.asked if _priced(lever, memory) else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,34 +223,36 @@ def headline(memory: Memory, found: Sequence[Lever]) -> str:
     return f"{over[:1].upper()}{over[1:]}: {changes}"
 
 
-def _rank(lever: Lever, memory: Memory, mended: bool) -> tuple[Any, ...]:
-    """What levers are sorted by: the smallest comes first.
+def _in_group(lever: Lever, memory: Memory) -> tuple[float, ...]:
+    """What levers of a group are sorted by, the smallest first: the price to a percent; of what
+    does not make the plan fit, the bytes that it saves."""
+    if not _priced(lever, memory):
+        return (-lever.saved_device_bytes,)
+    trains = list(TRAINS).index(lever.trains) if not memory.fits else 0
+    return round(lever.asked, DIGITS), trains
+
+
+def _priced(lever: Lever, memory: Memory) -> bool:
+    return memory.fits or lever.fits
+
+
+def _group(lever: Lever, memory: Memory, mended: bool) -> tuple[int, ...]:
+    """What levers are sorted by first, the smallest first.
 
     Where the plan fits: what fits too and is faster. Where it does not: what makes it fit, then
     what may, then the rest. Within each: what trains the same, then more machines (and a pair of
     changes, if it trains the same), then what changes the training. Within these: settings before
-    another program, then the price to a percent; of what does not make it fit, the bytes that it
-    saves, and where no lever makes it fit (`mended` is false) these alone, more machines last."""
-    group, prices = _group(lever, memory, mended)
-    if not prices:
-        return (*group, -lever.saved_device_bytes)
-    price = round(lever.asked, DIGITS)
-    return (*group, price, list(TRAINS).index(lever.trains) if not memory.fits else 0)
-
-
-def _group(lever: Lever, memory: Memory, mended: bool) -> tuple[tuple[int, ...], bool]:
-    """What comes before a lever's price or bytes, the smallest first; and whether its price is what
-    it is then sorted by."""
+    another program. Where no lever makes it fit (`mended` is false), more machines last."""
     kind = KINDS[lever.kind]
     rank = kind.rank if lever.single else max(kind.rank, KINDS[MACHINES].rank)
     # Nobody with one GPU goes to a framework that is there to share a model among many.
     alone = lever.moves and lever.plan.cluster.gpus == 1
     if memory.fits:
-        return (alone, not (lever.fits and lever.faster), rank, lever.moves), True
+        return alone, not (lever.fits and lever.faster), rank, lever.moves
     if lever.fits:
-        return (0, alone, rank, lever.moves), True
-    kept = (alone, rank, lever.moves) if mended else (lever.kind == MACHINES,)
-    return (1, lever.verdict == "over", *kept), False
+        return 0, alone, rank, lever.moves
+    of_kind = (alone, rank, lever.moves) if mended else (lever.kind == MACHINES,)
+    return (1, lever.verdict == "over", *of_kind)
 
 
 DIGITS = 2  # digits of a price: what differs by less than a per cent is as cheap
@@ -296,36 +262,31 @@ FASTER = 0.005  # of a step: what saves less time is none either
 
 def _climbed(plan: Plan, way: Way, memory: Memory, pool: Pool) -> _Tried | None:
     """The change of a ladder that is taken; None where none saves memory or fits."""
-    ladder, allowed = way.ladder, False
-    if not ladder:
-        return None
     tried: dict[int, Training | None] = {}
 
     def then(i: int) -> Training | None:
         if i not in tried:
-            changed = with_changes(plan, ladder[i])
+            changed = with_changes(plan, way.ladder[i])
             tried[i] = Training.of(changed, rows=False, pool=pool) if changed else None
         return tried[i]
 
     def fits(i: int) -> bool:
-        found = then(i)
-        return found is not None and found.room.fits
+        there = then(i)
+        return there is not None and there.room.fits
 
-    found = None
-    for i in way.looked_at or range(len(ladder)):
-        here = then(i)
-        if not here:
-            continue
-        allowed = True
-        if _device(here) < memory.device_bytes[1] or (memory.fits and fits(i)):
-            found = i
-            if fits(i):
-                break
-    if found is None:
-        return None if allowed else _Tried(way.kind, (ladder[0],), None)
-    if way.looked_at and fits(found):
-        found = _first(found, max([i for i in way.looked_at if i < found], default=-1) + 1, fits)
-    return _Tried(way.kind, (ladder[found],), then(found))
+    best = climbed(
+        way.looked_at or range(len(way.ladder)),
+        then,
+        lambda t: _device(t) < memory.device_bytes[1] or (memory.fits and t.room.fits),
+        lambda t: t.room.fits,
+    )
+    if best is None:
+        forbidden = tried and not any(tried.values())
+        return _Tried(way.kind, (way.ladder[0],), None) if forbidden else None
+    i, _ = best
+    if way.looked_at and fits(i):
+        i = _first(i, max([k for k in way.looked_at if k < i], default=-1) + 1, fits)
+    return _Tried(way.kind, (way.ladder[i],), then(i))
 
 
 def _device(training: Training) -> int:
@@ -380,7 +341,7 @@ def _pairs(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried]) -
 
 def _best(pairs: Sequence[Lever], memory: Memory) -> list[Lever]:
     """The best few."""
-    return sorted(pairs, key=lambda lever: _rank(lever, memory, True))[:BEST]
+    return sorted(pairs, key=lambda v: (_group(v, memory, True), _in_group(v, memory)))[:BEST]
 
 
 def _in_turn(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried]) -> list[Lever]:
@@ -414,7 +375,6 @@ def _lever(now: Training, before: float, tried: _Tried) -> Lever | None:
     kind, then = tried.kind, tried.then
     if then is None:
         return None
-    named = [next(iter(part.items())) for part in tried.parts]
     plan, changed = now.plan, then.plan
     device = now.memory.device_bytes[1] - _device(then)
     noticed = device >= NOTICED * now.memory.capacity_bytes
@@ -430,12 +390,9 @@ def _lever(now: Training, before: float, tried: _Tried) -> Lever | None:
     same_batch = tokens == tokens_then
     told = apart(plan, changed).ratio
     return Lever(
-        name="-and-".join(f"{p.rpartition('.')[2]}-{str(v).lower()}" for p, v in named),
-        label=" + ".join(change_texts(dict(named), ":")),
-        fields=tuple(path for path, _ in named),
+        **named(tried.parts, plan, changed),
         kind=kind,
         trains=KINDS[kind].trains if same_batch else OTHER,
-        changes=differences(plan, changed),
         saved_bytes=saved,
         saved_device_bytes=device,
         added_seconds=after - before,
@@ -444,7 +401,6 @@ def _lever(now: Training, before: float, tried: _Tried) -> Lever | None:
         price_range=((1 + price) / told - 1, (1 + price) * told - 1),
         same_batch=same_batch,
         verdict=then.room.verdict,
-        plan=changed,
     )
 
 
@@ -460,23 +416,6 @@ def with_changes(plan: Plan, changes: Mapping[str, Any]) -> Plan | None:
     fitted = settled(plan, changes)
     others = differences(plan, fitted).keys() - changes.keys() - set(FOLLOWERS) if fitted else ()
     return fitted if fitted and not others else None
-
-
-def differences(before: Plan, after: Plan) -> dict[str, Any]:
-    """The fields in which two plans differ, with the second's values, in the order of a plan."""
-    found: dict[str, Any] = {}
-    for section in Plan.model_fields:
-        was, now = getattr(before, section), getattr(after, section)
-        if section not in SECTIONS and was != now:
-            found[section] = now
-        if section not in SECTIONS or was is now:
-            continue
-        for name, value in now.__dict__.items():
-            if value != was.__dict__[name]:
-                described = isinstance(value, BaseModel)  # an object in place of a preset's name
-                plain = value.model_dump(mode="json") if described else value
-                found[f"{section}.{name}"] = plain
-    return found
 
 
 def meant(plan: Plan, path: str) -> bool:

@@ -31,6 +31,7 @@ from memcore.plan.plan import Plan, get, words_of
 from memcore.plan.rules import RULES as RULES_OF_PLANS
 from memcore.plan.rules import broken_rules, readers_of
 from memcore.quantity.reading import Values
+from memcore.search.change import differences
 from memcore.search.families import Batch, Family, Timed, alike, sized
 from memcore.search.found import (
     BEATEN,
@@ -50,7 +51,6 @@ from memcore.search.found import (
     Progress,
 )
 from memcore.search.fronts import front
-from memcore.search.levers import differences
 from memcore.search.prices import price_of
 from memcore.search.space import (
     KEEPS,

@@ -7,15 +7,14 @@ engines that are tried are those that `search_servers` tries.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from memcore.plan.field import ROUNDED, SAME
-from memcore.plan.plan import Plan, change_texts
+from memcore.plan.plan import Plan
 from memcore.plan.repair import planned
-from memcore.report import fields_but
-from memcore.search.levers import differences
+from memcore.search.change import Changes, PlanChange, Way, in_order, named
 from memcore.search.servers import RANKS, engines_of, joined, narrower, narrower_caches
 from memcore.search.solve import (
     LATE,
@@ -27,7 +26,7 @@ from memcore.search.solve import (
 )
 from memcore.serving.serve import servable
 from memcore.serving.server import Server
-from memcore.timing.certainty import apart_serving, ranked
+from memcore.timing.certainty import apart_serving
 from memcore.words.engines import DEVICE
 from memcore.words.serving import EAGLE, KV_CACHES, PREFILLS
 
@@ -43,28 +42,20 @@ STAGES = (2, 4, 8)  # nodes that a replica is spread over
 GUESSED = 3  # tokens that a draft guesses, as vLLM's examples for such heads have it
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLever:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLever(PlanChange):
     """One change of how a plan serves.
 
-    name          stable: 'tp-4'
-    label         the field that is changed, and to what; followers: what else is set with it
     serves        what becomes of the answers, a word of SERVES
-    changes       every field that differs
     limit         what still keeps it from serving what is asked, of solve.LIMITS; '' for nothing
     sequences     that a replica has room for at once
     first, each   seconds to a prompt's first token and of each after it, with first_range and
                   each_range; None where it has no room
     cost          GPU-seconds of a request, None where it has no room; price: over that of the plan,
                   less 1, None where that has none
-    rank          1 is the best; those whose costs cannot be told apart have the same
     """
 
-    name: str
-    label: str
-    followers: tuple[str, ...]
     serves: str
-    changes: Mapping[str, Any]
     limit: str
     sequences: int
     first: float | None
@@ -73,17 +64,11 @@ class ServerLever:
     each_range: tuple[float, float] | None
     cost: float | None
     price: float | None
-    plan: Plan
-    rank: int = 0
 
     @property
     def verdict(self) -> str:
         """What becomes of what is asked, in words."""
         return f"not all, by {LIMITS[self.limit]}" if self.limit else "serves all"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The lever as plain JSON types."""
-        return fields_but(self, "plan") | {"changes": dict(self.changes)}
 
 
 def server_levers(plan: Plan) -> tuple[ServerLever, ...]:
@@ -95,23 +80,20 @@ def server_levers(plan: Plan) -> tuple[ServerLever, ...]:
     """
     if not servable(plan.architecture):
         return ()
-    now = _lever(SAME, {}, plan, None)
-    found = []
-    for serves, changes in _tries(plan, fewer=bool(now.limit)):
-        there = planned(plan, changes)
-        if there is not None and _helps(lever := _lever(serves, changes, there, now), now):
-            found.append(lever)
-    groups: dict[Any, list[ServerLever]] = {}
-    for lever in found:
-        groups.setdefault(_group(lever, now), []).append(lever)
-    listed: list[ServerLever] = []
-    for _, of in sorted(groups.items(), key=lambda pair: pair[0]):
-        of.sort(key=lambda lever: (_dear(lever), -lever.sequences))
-        ranks = ranked([lever.plan for lever in of], list(map(_dear, of)), apart_serving)
-        listed += [
-            replace(lever, rank=len(listed) + rank) for lever, rank in zip(of, ranks, strict=True)
-        ]
-    return tuple(listed)
+    now = _lever(SAME, plan, (), plan, None)
+
+    def judged(way: Way) -> ServerLever | None:
+        there = planned(plan, way.ladder[0])
+        return _lever(way.kind, plan, way.ladder, there, now.cost) if there else None
+
+    ways = _ways(plan, fewer=bool(now.limit))
+    return in_order(
+        (lever for way in ways if (lever := judged(way)) and _helps(lever, now)),
+        lambda lever: _group(lever, now),
+        lambda lever: (_dear(lever), -lever.sequences),
+        _dear,
+        apart_serving,
+    )
 
 
 def _dear(lever: ServerLever) -> float:
@@ -149,17 +131,13 @@ def _per_request(plan: Plan) -> float | None:
 
 
 def _lever(
-    serves: str, changes: Mapping[str, Any], there: Plan, now: ServerLever | None
+    serves: str, plan: Plan, changes: Sequence[Changes], there: Plan, before: float | None
 ) -> ServerLever:
+    """A change of a plan, of which a request took so many GPU-seconds before."""
     x, cost = Server.of(there).numbers.serve, _per_request(there)
-    before = now.cost if now else None
-    path, value = next(iter(changes.items()), ("", None))
     return ServerLever(
-        name=f"{path.rpartition('.')[2]}-{value}",
-        label=change_texts({path: value}, ":")[0] if path else "",
-        followers=tuple(change_texts(dict([*changes.items()][1:]))),
+        **named(changes, plan, there),
         serves=serves,
-        changes=differences(now.plan, there) if now else {},
         limit=serving_limit(there, Targets.of(there)),
         sequences=int(x.max_concurrency),
         first=x.ttft_seconds if cost else None,
@@ -168,7 +146,6 @@ def _lever(
         each_range=x.tpot_range if cost else None,
         cost=cost,
         price=cost / before - 1 if cost and before else None,
-        plan=there,
     )
 
 
@@ -180,7 +157,7 @@ def _too_large(plan: Plan, tp: int) -> bool:
     return whole is not None and serving_limit(whole, Targets.of(whole)) == "memory"
 
 
-def _tries(plan: Plan, fewer: bool) -> Iterable[tuple[str, dict[str, Any]]]:
+def _ways(plan: Plan, fewer: bool) -> Iterable[Way]:
     """Changes, in the order in which people try them, with what they leave of the answers. `fewer`:
     fewer sequences at once too, which a plan that serves all need not be asked for."""
     s, gpus = plan.serve, plan.cluster.gpus
@@ -188,29 +165,29 @@ def _tries(plan: Plan, fewer: bool) -> Iterable[tuple[str, dict[str, Any]]]:
     for tp in RANKS:
         if tp * plan.serving_pp <= most and tp != plan.serving_tp:
             more = {"cluster.gpus": tp * plan.serving_pp} if tp * plan.serving_pp > gpus else {}
-            yield SAME, {"serve.tp": tp} | more
+            yield Way(SAME, [{"serve.tp": tp} | more])
     if fewer and _too_large(plan, tp := max(n for n in RANKS if n <= most)):
         for pp in STAGES:
             if pp > plan.serving_pp:
                 booked = tp * pp * math.ceil(gpus / (tp * pp))
-                yield SAME, {"serve.pp": pp, "serve.tp": tp, "cluster.gpus": booked}
+                yield Way(SAME, [{"serve.pp": pp, "serve.tp": tp, "cluster.gpus": booked}])
     here = Server.of(plan).numbers.serve
     if here.sequences_short and here.blocks >= s.concurrency:
-        yield SAME, {"serve.max_num_seqs": int(here.blocks)}
+        yield Way(SAME, [{"serve.max_num_seqs": int(here.blocks)}])
     if plan.share == DEVICE and Server.of(plan).numbers.serve.memory_share < FULLER:
-        yield SAME, {"serve.memory_utilization": FULLER}
+        yield Way(SAME, [{"serve.memory_utilization": FULLER}])
     if not KV_CACHES[plan.cache_manager].pages:
         paged = (word for word, manager in KV_CACHES.items() if manager.pages)
-        yield from ((SAME, {"serve.kv_cache": word}) for word in paged)
-    yield from ((SAME, {"serve.prefill": word}) for word in PREFILLS if word != s.prefill)
+        yield from (Way(SAME, [{"serve.kv_cache": word}]) for word in paged)
+    yield from (Way(SAME, [{"serve.prefill": word}]) for word in PREFILLS if word != s.prefill)
     if not plan.drafts:
-        yield SAME, {"serve.draft_model": EAGLE, "serve.draft_tokens": GUESSED}
+        yield Way(SAME, [{"serve.draft_model": EAGLE, "serve.draft_tokens": GUESSED}])
     if s.offload_kv != "cpu" and not KV_CACHES[plan.cache_manager].pages:
-        yield SAME, {"serve.offload_kv": "cpu"}
+        yield Way(SAME, [{"serve.offload_kv": "cpu"}])
     own = plan.engine
     others = (name for name in engines_of(plan.accelerator) if name != own)
-    yield from ((SAME, {"serve.engine": name}) for name in others)
-    yield from ((ROUNDED, {"serve.weight_dtype": word}) for word in narrower(plan, own))
-    yield from ((ROUNDED, {"serve.kv_dtype": word}) for word in narrower_caches(plan, own))
+    yield from (Way(SAME, [{"serve.engine": name}]) for name in others)
+    yield from (Way(ROUNDED, [{"serve.weight_dtype": word}]) for word in narrower(plan, own))
+    yield from (Way(ROUNDED, [{"serve.kv_dtype": word}]) for word in narrower_caches(plan, own))
     if fewer and 0 < (most := largest_concurrency(plan, Targets.of(plan)).value) < s.concurrency:
-        yield FEWER, {"serve.concurrency": most}
+        yield Way(FEWER, [{"serve.concurrency": most}])

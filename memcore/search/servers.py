@@ -18,6 +18,7 @@ from memcore.errors import Issue, PlanError, did_you_mean, refusal, shown
 from memcore.hardware.accelerator import Accelerator
 from memcore.models import cards, catalog
 from memcore.plan.plan import Plan, limits_of
+from memcore.search.change import differences
 from memcore.search.edges import first
 from memcore.search.found import (
     BY,
@@ -34,7 +35,6 @@ from memcore.search.found import (
     to_a_percent,
 )
 from memcore.search.fronts import Figured, front
-from memcore.search.levers import differences
 from memcore.search.prices import price_of
 from memcore.search.solve import (
     ANY,

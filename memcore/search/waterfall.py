@@ -10,7 +10,7 @@ from typing import Any
 from memcore.cache import cached
 from memcore.errors import PlanError
 from memcore.plan.plan import Plan, change_texts, put
-from memcore.search.levers import differences
+from memcore.search.change import differences
 from memcore.training.training import Training
 
 

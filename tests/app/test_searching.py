@@ -8,7 +8,7 @@ from app import charts, searching, tables
 from memcore.evaluate import evaluate
 from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan, title_of, value_text
-from memcore.search.levers import differences
+from memcore.search.change import differences
 from memcore.search.search import search
 from memcore.units import seconds_text
 

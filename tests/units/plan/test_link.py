@@ -38,7 +38,7 @@ from memcore.plan.link import (
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, get, put
 from memcore.plan.repair import repair
-from memcore.search.levers import differences
+from memcore.search.change import differences
 from memcore.words.precision import PRECISIONS
 from memcore.words.serving import KV_CACHES
 from memcore.words.training import CHECKPOINTING, FRAMEWORKS, OFFLOAD

@@ -12,7 +12,7 @@ def test_each_is_the_difference_of_two_evaluations() -> None:
     assert before.together
     assert before.time
     assert not before.together.fits
-    assert {"together.trainer", "serve.memory_utilization"} <= {r.path for r in found}
+    assert {"together.trainer", "serve.memory_utilization"} <= {r.fields[0] for r in found}
     for r in found:
         after = evaluate(r.plan)
         assert after.together
@@ -29,7 +29,7 @@ def test_what_fits_comes_first_and_a_share_is_no_smaller_than_it_must_be() -> No
     verdicts = [r.verdict for r in found]
     assert verdicts[0] == "fits"
     assert verdicts == sorted(verdicts, key=("fits", "tight", "over").index)
-    share = next(r for r in found if r.path == "serve.memory_utilization")
+    share = next(r for r in found if r.fields[0] == "serve.memory_utilization")
     more = RL.with_changes({"serve.memory_utilization": share.plan.serve.memory_utilization + 0.05})
     together = evaluate(more).together
     assert share.verdict == "fits"

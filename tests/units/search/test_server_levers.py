@@ -54,14 +54,14 @@ def test_what_serves_comes_first_and_ranks_grow(name):
 
 def test_70b_on_one_gpu_of_four_is_told_to_share_its_layers():
     first, *_ = server_levers(Plan(**PLANS["too large"]))
-    assert (first.name, first.limit, first.followers) == ("tp-4", "", ())
+    assert (first.name, first.limit, first.followers) == ("tp-4", "", [])
     assert SERVES[first.serves] == "answers the same"
 
 
 def test_more_ranks_than_gpus_are_booked_with_them():
     found = {v.name: v for v in server_levers(Plan(**PLANS["fits"]))}
     assert found["tp-2"].changes == {"cluster.gpus": 2, "serve.tp": 2}
-    assert found["tp-2"].followers == ("GPUs 2",)
+    assert found["tp-2"].followers == ["GPUs 2"]
 
 
 def test_what_one_node_does_not_hold_is_spread_over_two():

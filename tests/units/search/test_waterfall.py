@@ -11,7 +11,7 @@ from hypothesis import given
 from memcore.evaluate import evaluate
 from memcore.models import catalog
 from memcore.plan.plan import Plan, put
-from memcore.search.levers import differences
+from memcore.search.change import differences
 from memcore.search.waterfall import waterfall
 
 ROUNDING = 1e-9

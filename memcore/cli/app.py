@@ -4,52 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Iterable, Sequence
 
-from memcore.cli.arguments import Commands, command, plan_argument
 from memcore.cli.printing import fail
 from memcore.cli.reading import given_plan
-from memcore.errors import shown
 from memcore.words.jobs import VIEWS
 
 FIRST_PORT = 8501
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def add(commands: Commands) -> None:
-    about = (
-        "Open the app in a browser, at a plan if one is given. It serves this machine alone, "
-        "unless --address says otherwise."
-    )
-    sub = command(commands, "app", _app, about)
-    plan_argument(sub, needed=False)
-    sub.add_argument("--port", type=_port, help=f"default: the first free one from {FIRST_PORT}")
-    about = "address to serve on (%(default)s); 0.0.0.0 is every one that this machine has"
-    sub.add_argument("--address", "--host", dest="host", default="127.0.0.1", help=about)
-    about = "path below which it is served, such as /memplan behind a proxy"
-    sub.add_argument("--base-path", metavar="PATH", type=_path, default="", help=about)
-    about = "a name under which others reach it, where --address serves them; may be repeated"
-    sub.add_argument("--allow", metavar="NAME", action="append", default=[], help=about)
-    sub.add_argument("--no-browser", action="store_true", help="only print the address")
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 65_535):
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a port from 1 to 65535")
-    return int(text)
-
-
-def _path(text: str) -> str:
-    """A path of words between slashes, with a slash before and none behind it; '' is the root."""
-    words = [word for word in text.split("/") if word]
-    if not all(re.fullmatch(r"[A-Za-z0-9._~-]+", w) and w.strip(".") for w in words):
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no path such as /memplan")
-    return "".join(f"/{word}" for word in words)
-
-
-def _app(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Serve app/main.py, which lies beside this package, and open it."""
     import threading
 

@@ -3,70 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from memcore.cli.printing import printable
 from memcore.errors import PlanError, shown
 from memcore.words.jobs import JOBS
 
-PLAN_ABOUT = (
-    "a file, - for standard input, a link to the app, the plan itself as JSON, or a name: of a "
-    "worked plan, of a model or its size, as llama-3.1-8b and 7B are"
-)
-
-ON_GPU = (
-    "on this GPU, called as its preset or as people do: h200-sxm-141gb, h100, 'RTX 4090'; or a "
-    "file of JSON that describes a card of your own, by its label, memory_bytes and "
-    "memory_bandwidth at least"
-)
-SHORT: dict[str, Any] = {"dest": "set", "action": "append"}
 MOST = 1_000_000  # GPUs or users, as a plan allows
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-
-def command(
-    commands: Commands, name: str, run: Callable[[argparse.Namespace], int], about: str
-) -> argparse.ArgumentParser:
-    """A command of the program; `run` gives its exit status."""
-    sub = commands.add_parser(name, help=about, description=about)
-    sub.set_defaults(run=run)
-    return sub
-
-
-def plan_argument(sub: argparse.ArgumentParser, needed: bool = True, several: bool = False) -> None:
-    """The plan of a command and what is set in it. `several`: the command chooses among GPUs, by
-    options of its own."""
-    sub.add_argument("plan", metavar="PLAN", nargs=None if needed else "?", help=PLAN_ABOUT)
-    about = (
-        "set a field of the plan, by its path or its last word: --set micro_batch=4 --set "
-        "train.zero=3. What must change with it changes, and is told"
-    )
-    sub.add_argument("--set", metavar="FIELD=VALUE", action="append", default=[], help=about)
-    if not several:
-        about = f"{ON_GPU}: short for --set gpu=NAME"
-        sub.add_argument("--gpu", metavar="NAME", help=about, **SHORT, type="cluster.gpu={}".format)
-        about = "on so many GPUs: short for --set gpus=N"
-        sub.add_argument("--gpus", metavar="N", help=about, **SHORT, type="cluster.gpus={}".format)
-    about = (
-        "begin as the first screen of the app does for this job; --set changes it further, and "
-        "evaluate prints what the job is about"
-    )
-    sub.add_argument("--job", choices=JOBS, help=about)
-
-
-def gpu_options(sub: argparse.ArgumentParser) -> None:
-    """The GPUs in place of those that files say."""
-    sub.add_argument("--gpu", metavar="NAME", type=gpu, help=ON_GPU)
-    sub.add_argument("--gpus", metavar="N", type=count, help="on so many GPUs")
-
-
-def model_option(sub: argparse.ArgumentParser) -> None:
-    """The model of files that are read; `reading.chosen_model` gives it."""
-    about = "the model, in place of theirs: a preset, or a name on the Hugging Face hub"
-    sub.add_argument("--model", metavar="NAME", help=about)
 
 
 def files_on(args: argparse.Namespace) -> dict[str, Any]:
@@ -138,24 +84,34 @@ def latency(most: float) -> Callable[[str], float]:
     return seconds
 
 
-def target_options(sub: argparse.ArgumentParser) -> None:
-    """The longest that a request may wait for a token."""
-    about = "most time to the first token, as 0.5 (seconds) or 500ms; else serve.target_ttft"
-    sub.add_argument("--ttft", metavar="SECONDS", type=latency(60), help=about)
-    about = "most time for each token after it, as 0.02 or 20ms; else serve.target_tpot"
-    sub.add_argument("--tpot", metavar="SECONDS", type=latency(5), help=about)
+def port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 65_535):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a port from 1 to 65535")
+    return int(text)
 
 
-def json_option(sub: argparse.ArgumentParser, about: str = "as JSON") -> None:
-    sub.add_argument("--json", action="store_true", help=about)
+def path(text: str) -> str:
+    """A path of words between slashes, with a slash before and none behind it; '' is the root."""
+    words = [word for word in text.split("/") if word]
+    if not all(re.fullmatch(r"[A-Za-z0-9._~-]+", w) and w.strip(".") for w in words):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no path such as /memplan")
+    return "".join(f"/{word}" for word in words)
 
 
-def measured_option(sub: argparse.ArgumentParser) -> None:
-    about = (
-        "a step that you measured: the plan that ran, its seconds, and its allocated peak in GiB "
-        "or a file that says it. The plan is compared with it: as predicted, and moved towards "
-        "what the measured step took; both need the same framework, kernels, attention, adapter "
-        "and GPU. Or a server: RUN.json=FILE, what a benchmark of it printed, or "
-        "RUN.json=tpot:14ms,ttft:0.9"
-    )
-    sub.add_argument("--measured", metavar="RUN.json=SECONDS[,PEAK]", help=about)
+HOME = "http://localhost:8501/"  # where `memplan app` serves
+TABLES = ("breakdown", "ledger", "transfers", "timeline")  # of a Report, as CSV
+# What presets/commands.toml names: how the text of an option is read, and values.
+TYPES: dict[str, Callable[[str], Any]] = {
+    "gpu": gpu,
+    "count": count,
+    "positive": positive,
+    "size": above_zero("a size in GiB"),
+    "money": above_zero("an amount", 1e15),
+    "time to first token": latency(60),
+    "time per token": latency(5),
+    "set gpu": "cluster.gpu={}".format,
+    "set gpus": "cluster.gpus={}".format,
+    "port": port,
+    "path": path,
+}
+VALUES: dict[str, Any] = {"JOBS": list(JOBS), "HOME": HOME, "TABLES": TABLES}

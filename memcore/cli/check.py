@@ -11,15 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from memcore.cli.arguments import (
-    Commands,
-    above_zero,
-    command,
     files_on,
-    gpu_options,
-    json_option,
-    model_option,
 )
-from memcore.cli.link import base_option, link_to
+from memcore.cli.link import link_to
 from memcore.cli.printing import BAD_INPUT, CHECKED, WORST, json_text, printable
 from memcore.cli.reading import (
     MAX_TEXT_BYTES,
@@ -68,29 +62,7 @@ class Checked:
         return fields_but(self, "title")
 
 
-def add(commands: Commands) -> None:
-    about = (
-        "Say whether plans fit; of a folder each file in it that describes a job. The exit status "
-        "is 0 if all do, 1 if one does not, 2 if one is no plan, 3 if it cannot be judged, as the "
-        "range of what it needs straddles the memory; of several files the worst: 2, then 1, then "
-        "3."
-    )
-    sub = command(commands, "check", _check, about)
-    about = "plans as other commands take them, or files that `memplan read` reads"
-    sub.add_argument("files", metavar="FILE", nargs="+", help=about)
-    model_option(sub)
-    gpu_options(sub)
-    about = "the most that may be needed of one GPU's memory, in GiB, if that is less than it has"
-    size = above_zero("a size in GiB")
-    sub.add_argument("--max-device-gib", metavar="G", type=size, help=about)
-    sub.add_argument("--serving", action="store_true", help="check serving, not training")
-    base_option(sub)
-    about = "add the summary, in Markdown, to this file too; without it to that which the "
-    sub.add_argument("--summary", metavar="FILE.md", help=f"{about}variable {SUMMARY} names")
-    json_option(sub)
-
-
-def _check(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     found = [_checked(file, args, beside) for each in args.files for file, beside in _files(each)]
     status = max((each.status for each in found), key=WORST.index)
     out = sys.stderr if args.json else sys.stdout

@@ -6,9 +6,8 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from memcore.cli.arguments import PLAN_ABOUT, Commands, command, measured_option
-from memcore.cli.link import base_option, link_to
-from memcore.cli.printing import answer, fail, form_options, table
+from memcore.cli.link import link_to
+from memcore.cli.printing import answer, fail, table
 from memcore.cli.reading import measured_of, named, plan_in
 from memcore.errors import PlanError
 from memcore.units import signed_bytes, signed_seconds, value_text
@@ -17,19 +16,7 @@ if TYPE_CHECKING:
     from memcore.search.compare import Comparison
 
 
-def add(commands: Commands) -> None:
-    about = (
-        "Compare two to six plans: the fields in which they differ, their figures, and which "
-        "change moved how many bytes and seconds."
-    )
-    sub = command(commands, "compare", _compare, about)
-    sub.add_argument("files", metavar="PLAN", nargs="+", help=PLAN_ABOUT)
-    measured_option(sub)
-    base_option(sub)
-    form_options(sub, "as JSON", "as tidy CSV: one value a row")
-
-
-def _compare(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from memcore.search.compare import compare
 
     plans = []

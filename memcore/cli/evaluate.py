@@ -8,14 +8,13 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from memcore.cli.arguments import Commands, command, measured_option, plan_argument
+from memcore.cli.arguments import TABLES
 from memcore.cli.printing import (
     BAD_INPUT,
     CHECKED,
     FAILED,
     WORST,
     failed,
-    form_options,
     json_text,
     plan_title,
     printable,
@@ -44,33 +43,9 @@ if TYPE_CHECKING:
     from memcore.search.measured import Calibrated
 
 ALIKE = 0.99  # of two counts of FLOPs
-TABLES = ("breakdown", "ledger", "transfers", "timeline")
 
 
-def add(commands: Commands) -> None:
-    about = "Say what a plan needs. {} is a plan; `memplan plans NAME` prints another."
-    sub = command(commands, "evaluate", _evaluate, about)
-    plan_argument(sub)
-    in_json = "print the Report as JSON; with -, read one plan a line and print one Report a line"
-    about = (
-        "print its tables as one CSV, whose first column says of which table a row is: "
-        f"{', '.join(TABLES)}"
-    )
-    form_options(sub, in_json, about)
-    about = "this table alone, as CSV"
-    sub.add_argument("--table", choices=TABLES, help=about)
-    measured_option(sub)
-    about = (
-        "say by the exit status whether training fits (serving, where training is not planned): 0 "
-        "it fits, 1 it does not, 3 it is tight (the range of what it needs goes beyond the "
-        "memory), 2 there is no answer; of several plans the worst: 2, then 1, then 3"
-    )
-    sub.add_argument("--check", action="store_true", help=about)
-    about = "the same of the sequences that serving is asked for; with --check, of both"
-    sub.add_argument("--check-serving", action="store_true", help=about)
-
-
-def _evaluate(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from memcore.evaluate import evaluate
 
     if args.json and args.table:

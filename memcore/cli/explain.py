@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from memcore.cli.arguments import Commands, command, plan_argument
 from memcore.cli.printing import fail, printable, table
 from memcore.cli.reading import given_plan
 from memcore.units import exact_text
@@ -16,15 +15,7 @@ if TYPE_CHECKING:
 PARTS = 12  # of an explanation that are printed
 
 
-def add(commands: Commands) -> None:
-    about = "Say why a number of a plan's report is what it is, down to its factors and sources."
-    sub = command(commands, "explain", _explain, about)
-    plan_argument(sub)
-    about = "where the number is in the Report: memory.allocated_bytes; without it, all are listed"
-    sub.add_argument("number", nargs="?", metavar="NUMBER", help=about)
-
-
-def _explain(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from memcore.evaluate import evaluate
     from memcore.explain.book import Book
     from memcore.quantity.quantity import UnknownNumberError

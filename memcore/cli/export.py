@@ -6,31 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from memcore.cli.arguments import Commands, command, plan_argument
 from memcore.cli.printing import json_text, printable
 from memcore.cli.reading import given_plan
 from memcore.errors import refusal
 
 
-def add(commands: Commands) -> None:
-    about = (
-        "Write a plan as what a program is given: Megatron's options, DeepSpeed's JSON, TRL's or "
-        "axolotl's YAML, a run of torchtitan's, the command that starts vLLM, SGLang, TensorRT-LLM "
-        "or llama.cpp. What the files do not say is told, as they are read again."
-    )
-    sub = command(commands, "export", _export, about)
-    plan_argument(sub)
-    about = (
-        "trl, axolotl, deepspeed, torchtitan, megatron, vllm, sglang, tensorrt-llm or llama.cpp; "
-        "by default the framework's"
-    )
-    sub.add_argument("--for", dest="program", metavar="PROGRAM", default="", help=about)
-    about = "write the files into this folder, in place of printing them"
-    sub.add_argument("--out", metavar="FOLDER", default="", help=about)
-    sub.add_argument("--json", action="store_true", help="files and what they lack, as JSON")
-
-
-def _export(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from memcore.formats.export import export, programs
 
     plan = given_plan(args)

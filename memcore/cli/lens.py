@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from memcore.cli.arguments import Commands, command, plan_argument
-from memcore.cli.printing import answer, form_options, plan_title, table
+from memcore.cli.printing import answer, plan_title, table
 from memcore.cli.reading import given_plan
 from memcore.units import bytes_text, signed_bytes, signed_seconds
 
@@ -14,18 +13,7 @@ if TYPE_CHECKING:
     from memcore.search.lens import Alike
 
 
-def add(commands: Commands) -> None:
-    about = (
-        "Say of each tensor whether it is stored, recomputed, moved or delayed, at what price in "
-        "time, and what the other three would cost. Each price is that of the whole plan with the "
-        "change: it moves all rows of its line together, and others."
-    )
-    sub = command(commands, "lens", _lens, about)
-    plan_argument(sub)
-    form_options(sub, "every row with all of its ways, as JSON", "every row, as CSV")
-
-
-def _lens(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from memcore.evaluate import evaluate
     from memcore.search.lens import alike, lens
 

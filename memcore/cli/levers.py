@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from memcore.cli.arguments import Commands, command, json_option, plan_argument
 from memcore.cli.printing import answer, plan_title, table
 from memcore.cli.reading import given_plan
 from memcore.units import bytes_text, relative_text, seconds_or_dash, signed_seconds
@@ -31,20 +30,7 @@ SAME_COST = (
 )
 
 
-def add(commands: Commands) -> None:
-    about = (
-        "List the changes that make a plan fit or faster, each with its price: single ones, and "
-        "two at once where no single one on the same GPUs fits and trains the same. With --serving "
-        "those that make a server fit, cheaper or roomier."
-    )
-    sub = command(commands, "levers", _levers, about)
-    plan_argument(sub)
-    about = "change how the plan serves, in place of how it trains; so does --job serve"
-    sub.add_argument("--serving", action="store_true", help=about)
-    json_option(sub)
-
-
-def _levers(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from memcore.evaluate import evaluate
     from memcore.search.levers import levers
     from memcore.search.server_levers import server_levers

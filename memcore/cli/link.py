@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from memcore.cli.arguments import Commands, command, measured_option, plan_argument
+from memcore.cli.arguments import HOME
 from memcore.cli.printing import json_text
 from memcore.cli.reading import given_plan, measured_of
 from memcore.errors import Issue, PlanError
@@ -15,24 +15,6 @@ from memcore.words.jobs import VIEWS
 if TYPE_CHECKING:
     from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
-
-HOME = "http://localhost:8501/"  # where `memplan app` serves
-
-
-def add(commands: Commands) -> None:
-    about = "Print a link that opens a plan in the app: one that `memplan app` serves, or another."
-    sub = command(commands, "link", _link, about)
-    plan_argument(sub)
-    base_option(sub)
-    measured_option(sub)
-    about = "every field, also those that have their default"
-    sub.add_argument("--long", action="store_true", help=about)
-    sub.add_argument("--json", action="store_true", help="the link and its keys, as JSON")
-
-
-def base_option(sub: argparse.ArgumentParser) -> None:
-    about = "the address of the app that links lead to (%(default)s)"
-    sub.add_argument("--base", metavar="URL", default=HOME, help=about)
 
 
 def link_to(
@@ -60,7 +42,7 @@ def _query(plan: Plan, long: bool, measured: Measured | None) -> dict[str, str]:
     return {**encode(plan, short=not long), **(encode_measured(measured) if measured else {})}
 
 
-def _link(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from memcore.plan.link import NOT_HELD, is_held
 
     plan, measured = given_plan(args), measured_of(args)

@@ -6,25 +6,12 @@ import argparse
 from datetime import date
 from typing import Any
 
-from memcore.cli.arguments import Commands, command, gpu, json_option
 from memcore.cli.printing import fail, json_text, listing, table
 from memcore.errors import did_you_mean, shown
 from memcore.units import bytes_text, count_text, money_text, rate_text
 
 
-def add(commands: Commands) -> None:
-    json_option(command(commands, "models", _models, "List the model presets."))
-    json_option(command(commands, "gpus", _gpus, "List the accelerator presets."))
-    about = "List what clouds ask for one GPU for one hour, with date and source."
-    sub = command(commands, "prices", prices, about)
-    sub.add_argument("gpu", nargs="?", metavar="GPU", type=gpu, help="of this accelerator only")
-    json_option(sub)
-    sub = command(commands, "plans", _plans, "List the worked plans, or print one as JSON.")
-    sub.add_argument("name", nargs="?", help="print this plan")
-    json_option(sub, "list as JSON")
-
-
-def _models(args: argparse.Namespace) -> int:
+def models(args: argparse.Namespace) -> int:
     from memcore.models import catalog
     from memcore.models.counts import parameters
 
@@ -36,7 +23,7 @@ def _models(args: argparse.Namespace) -> int:
     return listing(rows, table(("name", "label", "parameters"), texts, left=2), args.json)
 
 
-def _gpus(args: argparse.Namespace) -> int:
+def gpus(args: argparse.Namespace) -> int:
     from memcore.models import catalog
 
     rows, texts = [], []
@@ -73,7 +60,7 @@ def prices(args: argparse.Namespace, today: date | None = None) -> int:
     return listing(rows, table(("gpu", "cloud", "USD an hour", "as of"), texts, left=2), args.json)
 
 
-def _plans(args: argparse.Namespace) -> int:
+def plans(args: argparse.Namespace) -> int:
     from memcore.models import catalog
 
     entries = catalog.plan_entries()

@@ -64,13 +64,6 @@ def write_csv(rows: Iterable[Mapping[str, Any]]) -> None:
     writer.writerows(every)
 
 
-def form_options(sub: argparse.ArgumentParser, json_about: str, csv_about: str) -> None:
-    """--json or --csv, in place of a table to read."""
-    form = sub.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help=json_about)
-    form.add_argument("--csv", action="store_true", help=csv_about)
-
-
 def answer(
     args: argparse.Namespace,
     document: Callable[[], Any],

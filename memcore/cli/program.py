@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import itertools
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.resources import files
+from typing import Any, TypeAlias
 
-from memcore.cli import (
-    app,
-    check,
-    compare,
-    evaluate,
-    explain,
-    export,
-    lens,
-    levers,
-    link,
-    listing,
-    read,
-    search,
-    simulate,
-    snapshot,
-    solve,
-    sweep,
-)
-from memcore.cli.arguments import Commands
+from memcore.cli.arguments import TYPES, VALUES
 from memcore.cli.printing import FAILED, fail, failed
 from memcore.cli.reading import source
 from memcore.errors import Issue, PlanError, fault
 
-COMMANDS = (
-    *(evaluate, check, explain, levers, lens, solve, search, sweep, compare, link, read),
-    *(export, snapshot, simulate, app, listing),
-)
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        status: int = args.run(args)
+        status = _function(args.run)(args)
         sys.stdout.flush()
     except PlanError as e:
         status = fail(*(f"{_from(issue, args)}{issue}" for issue in e.issues))
@@ -92,9 +75,37 @@ def _parsers() -> tuple[argparse.ArgumentParser, Commands]:
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add(commands)
+    table = tomllib.loads(files("presets").joinpath("commands.toml").read_text(encoding="utf-8"))
+    shared = table.pop("shared")
+    for name, declared in table.items():
+        command = commands.add_parser(name, help=declared["about"], description=declared["about"])
+        command.set_defaults(run=declared.get("run", f"{name}.run"))
+        several = ([option for used in o["use"] for option in shared[used]] if "use" in o else [o]
+                   for o in declared["options"])  # fmt: skip
+        _add_options(command, itertools.chain.from_iterable(several))
     return parser, commands
+
+
+def _add_options(command: argparse.ArgumentParser, options: Iterable[Mapping[str, Any]]) -> None:
+    """What a command takes, as presets/commands.toml declares it."""
+    groups: dict[str, Any] = {}
+    for option in options:
+        words = {k: VALUES.get(v, v) if isinstance(v, str) else v for k, v in option.items()}
+        if "type" in words:
+            words["type"] = TYPES[words["type"]]
+        group = words.pop("one_of", "")
+        if group and group not in groups:
+            groups[group] = command.add_mutually_exclusive_group()
+        groups.get(group, command).add_argument(*words.pop("names"), **words)
+
+
+def _function(name: str) -> Callable[[argparse.Namespace], int]:
+    """The function in memcore/cli that runs a command, as 'listing.models'."""
+    module, _, function = name.partition(".")
+    run: Callable[[argparse.Namespace], int] = getattr(
+        importlib.import_module(f"memcore.cli.{module}"), function
+    )
+    return run
 
 
 class _Version(argparse.Action):

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from memcore.cli.arguments import Commands, command, files_on, gpu_options, model_option
-from memcore.cli.link import base_option, link_to
+from memcore.cli.arguments import files_on
+from memcore.cli.link import link_to
 from memcore.cli.printing import json_text, printable, table
 from memcore.cli.reading import (
     MAX_TEXT_BYTES,
@@ -28,26 +28,7 @@ if TYPE_CHECKING:
 SHOWN = 12  # keys listed that nothing was made of
 
 
-def add(commands: Commands) -> None:
-    about = (
-        "Read what other programs are given as one plan: a config.json; a command, script, compose "
-        "file or manifest that starts vLLM, SGLang, TensorRT-LLM, llama.cpp, Megatron or a "
-        "Trainer; a YAML of TRL, LLaMA-Factory, axolotl, torchtune, NeMo, vLLM or TensorRT-LLM; "
-        "files of DeepSpeed and Accelerate; a TOML or a module of torchtitan; an Ollama Modelfile; "
-        "beside them what was said when memory ran out. Nothing is run."
-    )
-    sub = command(commands, "read", _read, about)
-    about = "all files of one job together; - is standard input"
-    sub.add_argument("files", metavar="FILE", nargs="+", help=about)
-    model_option(sub)
-    gpu_options(sub)
-    about = "the plan alone, as JSON, for another command: ... | memplan evaluate -"
-    sub.add_argument("--plan", dest="alone", action="store_true", help=about)
-    sub.add_argument("--json", action="store_true", help="the plan and what is said of it, as JSON")
-    base_option(sub)
-
-
-def _read(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from memcore.formats import message_in, read_files, text_of
 
     files = list(args.files)

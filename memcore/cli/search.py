@@ -8,18 +8,8 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memcore.cli.arguments import (
-    Commands,
-    above_zero,
-    command,
-    count,
-    gpu,
-    measured_option,
-    plan_argument,
-    target_options,
-)
 from memcore.cli.link import link_to
-from memcore.cli.printing import answer, form_options, plan_title, table
+from memcore.cli.printing import answer, plan_title, table
 from memcore.cli.progress import Progress
 from memcore.cli.reading import given_plan, measured_of
 from memcore.errors import refusal
@@ -38,50 +28,7 @@ if TYPE_CHECKING:
     from memcore.search.found import Found, Point
 
 
-def add(commands: Commands) -> None:
-    about = (
-        "Search all ways to do a plan's training: parallelism, ZeRO, frameworks, kernels, "
-        "recomputation, offload, schedules and micro-batches. Of those that fit, the best first. "
-        "With --serve all ways to serve its users at once: GPUs, engines, tensor parallelism and "
-        "replicas, within the latency that --ttft and --tpot allow."
-    )
-    sub = command(commands, "search", _search, about)
-    plan_argument(sub, several=True)
-    about = "search for serving: the best on each accelerator, or the best few on a single one"
-    sub.add_argument("--serve", action="store_true", help=about)
-    about = "users at once, with --serve; else the plan's serve.concurrency"
-    sub.add_argument("--users", metavar="N", type=count, default=0, help=about)
-    target_options(sub)
-    about = "engines to choose from, with --serve; else the plan's, or those that run on each GPU"
-    sub.add_argument("--engine", metavar="NAME", nargs="+", action="extend", default=[], help=about)
-    about = "try up to so many GPUs; else as many as the plan has, and fewer; with --serve any"
-    sub.add_argument("--gpus-at-most", metavar="N", type=count, help=about)
-    about = "choose from these accelerators; else the plan's own; with --serve, those with a price"
-    sub.add_argument(
-        "--gpu", metavar="NAME", type=gpu, nargs="+", action="extend", default=[], help=about
-    )
-    about = (
-        "what may not change: the training (default), all but the rounding of states and products, "
-        "or nothing (adapters, other optimizers and batches are tried too); with --serve, rounding "
-        "tries narrower dtypes of weights and cache"
-    )
-    words = ("training", "rounding", "anything")
-    sub.add_argument("--keep", choices=words, default="training", help=about)
-    about = (
-        "what is best: the time (default), the cost or the energy of the whole run; with --serve "
-        "the cost (default) of an hour, the time or the energy of a token"
-    )
-    sub.add_argument("--by", choices=("time", "cost", "energy"), help=about)
-    about = "leave out what costs more for the whole run; with --serve, for an hour"
-    money = above_zero("an amount", 1e15)
-    sub.add_argument("--cost-at-most", metavar="USD", type=money, default=0.0, help=about)
-    about = "try ways too that hardly anybody takes: much context parallelism, and any pipelines"
-    sub.add_argument("--thorough", action="store_true", help=about)
-    measured_option(sub)
-    form_options(sub, "as JSON", "the best and the Pareto front as CSV")
-
-
-def _search(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     plan, measured = given_plan(args), measured_of(args)
     of_server = bool(measured and measured.of_server)
     if measured and of_server != args.serve:

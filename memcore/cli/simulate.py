@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from memcore.cli.arguments import Commands, command, plan_argument
-from memcore.cli.printing import answer, fail, form_options, table
+from memcore.cli.printing import answer, fail, table
 from memcore.cli.reading import given_plan, read
 from memcore.errors import PlanError, shown_path
 from memcore.units import seconds_text
@@ -19,18 +18,7 @@ if TYPE_CHECKING:
 WAITS = ("wait", "ttft", "tpot", "latency")
 
 
-def add(commands: Commands) -> None:
-    about = "Send a stream of requests through the plan's server, strategy by strategy."
-    sub = command(commands, "simulate", _simulate, about)
-    plan_argument(sub)
-    about = "take prompt and output lengths from this file: two columns, in tokens"
-    sub.add_argument("--lengths", metavar="FILE.csv", help=about)
-    form_options(sub, "everything, as JSON", "one row for each strategy, or each rate")
-    about = "the plan's own cache at one arrival rate after another, to more than it can take"
-    sub.add_argument("--rates", action="store_true", help=about)
-
-
-def _simulate(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from memcore.stream import loads, read_lengths, simulate
     from memcore.stream.lengths import MAX_BYTES
 

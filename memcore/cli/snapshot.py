@@ -6,9 +6,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from memcore.cli.arguments import Commands, command, plan_argument, positive
-from memcore.cli.link import base_option, link_to
-from memcore.cli.printing import answer, fail, form_options, table
+from memcore.cli.link import link_to
+from memcore.cli.printing import answer, fail, table
 from memcore.cli.reading import given_plan, named, read
 from memcore.errors import PlanError
 from memcore.units import bytes_text, relative_text, seconds_text
@@ -21,22 +20,6 @@ if TYPE_CHECKING:
 SHOWN = 12  # rows of a table to read; JSON and CSV have more
 
 
-def add(commands: Commands) -> None:
-    about = (
-        "Say what a run had in memory on its GPUs, from a file of "
-        "torch.cuda.memory._dump_snapshot, or what memory_summary, memory_stats as JSON, "
-        "DeepSpeed's see_memory_usage or nvidia-smi printed, and with it what a plan says. "
-        "Nothing in the file is run."
-    )
-    sub = command(commands, "snapshot", _snapshot, about)
-    sub.add_argument("file", metavar="FILE", help="what says it; - is standard input")
-    plan_argument(sub, needed=False)
-    about = "what one optimizer step took, where the snapshot does not say it"
-    sub.add_argument("--seconds", metavar="SECONDS", type=positive, help=about)
-    base_option(sub)
-    form_options(sub, "as JSON", "as one CSV, whose first columns say of which device and table")
-
-
 def memory_in(path: str) -> RunMemory:
     """What a file says that a run had in memory. Raises PlanError."""
     from memcore.formats.snapshot import MAX_BYTES, read_memory
@@ -44,7 +27,7 @@ def memory_in(path: str) -> RunMemory:
     return read_memory(read(path, MAX_BYTES))
 
 
-def _snapshot(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from memcore.evaluate import evaluate
 
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from memcore.cli.arguments import Commands, command, count, plan_argument, positive, target_options
 from memcore.cli.printing import answer as told
 from memcore.cli.printing import fail
 from memcore.cli.reading import given_plan
@@ -20,41 +19,9 @@ if TYPE_CHECKING:
 
 
 QUESTIONS = ("context", "concurrency", "gpus")
-EXAMPLES = "train.micro_batch, train.seq_len, cluster.gpus, train.lora_rank, serve.prompt_len"
 
 
-def add(commands: Commands) -> None:
-    about = (
-        "Find the largest value of a field with which a plan still fits, or the smallest of a "
-        "field of which more frees memory; or the longest context, the most sequences or the "
-        "fewest GPUs of a server."
-    )
-    sub = command(commands, "solve", _solve, about)
-    about = (
-        f"a numeric field ({EXAMPLES}), layers, cluster.gpu (the smallest GPU), a number of the "
-        "model's config.json (model.num_hidden_layers) or of the hardware (cluster.node.dram_bytes)"
-        f"; or, of a server, {', '.join(QUESTIONS)}"
-    )
-    sub.add_argument("question", metavar="FIELD", help=about)
-    plan_argument(sub)
-    goal = sub.add_mutually_exclusive_group()
-    about = "the largest value, whatever the field is"
-    goal.add_argument("--largest", action="store_const", const="largest", dest="goal", help=about)
-    about = "the smallest value, whatever the field is"
-    goal.add_argument("--smallest", action="store_const", const="smallest", dest="goal", help=about)
-    about = "what has to fit is serving, also where the field is not of serving"
-    sub.add_argument("--serving", action="store_true", help=about)
-    sub.add_argument("--rate", type=positive, help="requests per second, which gpus needs")
-    about = "users at once, for gpus: short for `memplan search --serve --users N`"
-    sub.add_argument("--users", metavar="N", type=count, default=0, help=about)
-    target_options(sub)
-    about = "most {} of the whole run, for cluster.gpus; else the plan's run.target_{}"
-    sub.add_argument("--days", type=positive, help=about.format("days", "days"))
-    sub.add_argument("--cost", type=positive, help=about.format("USD", "cost"))
-    sub.add_argument("--json", action="store_true", help="the answer and its plan, as JSON")
-
-
-def _solve(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from memcore.search import solve
     from memcore.serving.serve import servable
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from memcore.cli.arguments import Commands, command, gpu, plan_argument
-from memcore.cli.printing import form_options, json_text, printable, table
+from memcore.cli.arguments import gpu
+from memcore.cli.printing import json_text, printable, table
 from memcore.cli.progress import Progress
 from memcore.cli.reading import (
     field_named,
@@ -24,21 +24,7 @@ EXAMPLE = "train.micro_batch=1,2,4"
 MOST_VALUES = 1_000_000
 
 
-def add(commands: Commands) -> None:
-    about = "Try every combination of some fields' values: a table of numbers of the report."
-    sub = command(commands, "sweep", _sweep, about)
-    plan_argument(sub)
-    about = (
-        f"a field and its values: {EXAMPLE}, or 1:64 or 1:64:8 (from, to and in steps of), or all "
-        "of a field that takes words or presets; may be repeated"
-    )
-    sub.add_argument("--axis", metavar="FIELD=VALUES", action="append", required=True, help=about)
-    about = f"numbers of the report; may be repeated. Without it: {', '.join(NUMBERS)}"
-    sub.add_argument("--number", metavar="NUMBER", action="append", help=about)
-    form_options(sub, "as a list of JSON objects, one a row", "as CSV")
-
-
-def _sweep(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from memcore.search.sweep import sweep
 
     plan, numbers = given_plan(args), tuple(args.number or NUMBERS)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import served
 
-from memcore.cli.app import _path
+from memcore.cli import arguments
 
 BASE = "/memplan"
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -152,10 +152,10 @@ def test_a_link_survives_the_restart_of_its_replica(
     ("text", "path"), [("", ""), ("/", ""), ("memplan", "/memplan"), ("/a/b-1/", "/a/b-1")]
 )
 def test_a_base_path_is_written_in_any_way(text: str, path: str) -> None:
-    assert _path(text) == path
+    assert arguments.path(text) == path
 
 
 @pytest.mark.parametrize("text", ["/a b", "/..", "/a?b", "http://x/y"])
 def test_what_is_no_path_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="no path"):
-        _path(text)
+        arguments.path(text)

@@ -63,60 +63,7 @@ class Optimizer(Word):
         return any(state.keeps == PAGED for state in self.matrices)
 
 
-_ADAM = (State("exp_avg"), State("exp_avg_sq"))
-_ADAM_8BIT = (
-    State("state1", "quantized", "int8"),
-    State("state2", "quantized", "int8"),
-    State("absmax1", "scales", "fp32"),
-    State("absmax2", "scales", "fp32"),
-    State("state1 (32 bit)", "small", "fp32"),
-    State("state2 (32 bit)", "small", "fp32"),
-)
-_PAGED_ADAM = (
-    State("state1", PAGED, "fp32"),
-    State("state2", PAGED, "fp32"),
-    State("state1 (on the GPU)", "unpaged", "fp32"),
-    State("state2 (on the GPU)", "unpaged", "fp32"),
-)
-_PAGED_ADAM_8BIT = (
-    State("state1", PAGED, "int8"),
-    State("state2", PAGED, "int8"),
-    State("state1 (on the GPU)", "quantized, unpaged", "int8"),
-    State("state2 (on the GPU)", "quantized, unpaged", "int8"),
-    *_ADAM_8BIT[2:],
-)
-
-
-def _block_quantized(bits: int, block: int) -> tuple[State, ...]:
-    """torchao/optim (0.18): subclass_8bit.py, subclass_4bit.py and adam.py: _new_buffer.
-
-    Each tensor has the values that its codes stand for; one that is small, or no multiple of a
-    block, is whole.
-    """
-    kept = f"codes, {bits} bit", f"scales, {block}", f"values of {bits} bits, {block}"
-    names = ("codes", "scale", "qmap")
-    of_one = [(n, k, "int8" if n == "codes" else "fp32") for n, k in zip(names, kept, strict=True)]
-    return tuple(
-        State(f"{moment}.{name}" if name else moment, keeps, dtype)
-        for moment in ("exp_avg", "exp_avg_sq")
-        for name, keeps, dtype in (*of_one, ("", f"whole, {block}", ""))
-    )
-
-
-STATES: dict[str, tuple[State, ...]] = {
-    "none": (),
-    "adam": _ADAM,
-    "bf16": tuple(State(s.name, dtype="bf16") for s in _ADAM),
-    "momentum": (State("momentum_buffer"),),
-    "one": (State("exp_avg"),),
-    "factored": (State("row_var", "rows"), State("col_var", "columns")),
-    "variance": (State("variance"),),
-    "8 bit": _ADAM_8BIT,
-    "paged": _PAGED_ADAM,
-    "paged 8 bit": _PAGED_ADAM_8BIT,
-    "torchao 8 bit": _block_quantized(8, 256),
-    "torchao 4 bit": _block_quantized(4, 128),
-}
+STATES = {word: tuple(State(*state) for state in row["of"]) for word, row in rows("states").items()}
 
 
 def _optimizer(

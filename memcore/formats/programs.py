@@ -16,12 +16,14 @@ A table is read once, when somebody first needs it. It has
 from __future__ import annotations
 
 import functools
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from memcore.errors import shown
 from memcore.formats.draft import (
     Draft,
     Keys,
@@ -33,7 +35,7 @@ from memcore.formats.draft import (
     share,
     whole,
 )
-from memcore.plan.plan import Plan, get
+from memcore.plan.plan import Plan, field_paths, get
 
 
 def _chunk(value: Any) -> int:
@@ -66,24 +68,49 @@ READS: Mapping[str, Callable[[Any], Any]] = {
 NO_WORD = "has no word in a plan"
 
 
+FIELDS = frozenset(field_paths())
+# A condition of a row: a field of the plan or a key; behind it one of some words, or more than.
+_CONDITION = re.compile(r"(!?)([^=>]+)(?:([=>])(.*))?", re.DOTALL)
+
+
+def _holds(condition: str, keys: Keys, draft: Draft) -> bool:
+    """Whether a condition of a row holds: a field or a key that is on, or that says one of some
+    words behind '=' ('' among them: nobody says it), or more than what stands behind '>'."""
+    parts = _CONDITION.fullmatch(condition)
+    assert parts is not None, condition
+    negated, name, sign, words = parts.groups()
+    said = draft.fields.get(name) if name in FIELDS else None if sign else keys.on(name)
+    if sign == "=":
+        said = said if name in FIELDS else keys.one(name)
+        said = ("" if said is None else str(said).lower()) in words.split("|")
+    elif sign == ">":
+        said = int(said or 0 if name in FIELDS else draft.count(keys, name)) > int(words)
+    return bool(said) != bool(negated)
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """What one key says, or what a program does by itself.
 
     to      fields of the plan
     keys    the program's names, of which the first that says something counts
-    how     how its value is read (`as`): one of READS, or a table of words (`of` another program)
+    how     how its value is read (`as`): one of READS, or a table of words (`of` another program),
+            with `why` of a word that is not there; instead: what the fields are then
     on, off what the fields are where a switch of these is on, and where none is; usual: it is on
             where nobody says it
     sets    what the fields are at any rate (`is`)
     usually what they are where no file says it (`else`)
     by      what is told as the key, where it is none of the keys
     write   the key that is written of a plan: the first, if nothing is said
+    within  the section of the file that the keys are in, by its path
+    when    conditions, which all must hold, or the row says nothing
+    leave   what is told of the key as what no plan says
     """
 
     to: tuple[str, ...]
     keys: tuple[str, ...]
     how: Callable[[Any], Any] | None
+    instead: Any
     on: Any
     off: Any
     usual: bool
@@ -91,13 +118,24 @@ class Row:
     usually: Any
     by: str
     write: str
+    within: tuple[str, ...]
+    when: tuple[str, ...]
+    leave: str
 
     def read(self, keys: Keys, draft: Draft) -> None:
         """What the keys of a file say by this row."""
-        key = self.by or keys.named(*self.keys)
+        for section in self.within:
+            keys = keys.inner(section)
+        holds = [_holds(each, keys, draft) for each in self.when]  # all keys count as read
+        if not all(holds):
+            return
+        key = self.by or (keys.named(*self.keys) if self.keys else "")
+        given = None
         if self.how is not None:
             for path in self.to:
-                draft.read(keys, path, self.how, *self.keys)
+                meant = draft.read(keys, path, self.how, *self.keys)
+                if meant is None and keys.take(*self.keys) is not None:
+                    self._put(draft, self.instead, key)
         elif self.on is not None or self.off is not None:
             states = {keys.written(each): keys.on(each) for each in self.keys}
             on = any(states.values()) or (self.usual and keys.take(*self.keys) is None)
@@ -105,11 +143,13 @@ class Row:
             value = self.on if on else self.off
             said = any(key in keys.values for key in self.keys)
             self._put(draft, value, key, on if said else f"not said: {value}")
-        elif self.sets is None:
-            keys.take(*self.keys)
-        self._put(draft, self.sets, key)
+        elif self.keys:
+            given = keys.one(*self.keys)
+        self._put(draft, self.sets, key, given)
         for path in self.to if self.usually is not None else ():
             draft.otherwise(path, self.usually, self.by or keys.written(self.keys[0]))
+        if self.leave:
+            draft.leave(key, self.leave.replace("{}", shown(given)))
 
     def written(self, value: Any) -> Any:
         """What the first of the keys says of a field's value; None where the program has no word
@@ -214,7 +254,8 @@ class Program:
         return Row(
             tuple(said.get("to", "").split()),
             tuple(said.get("keys", "").split()),
-            None if how is None else READS.get(how) or Words(words[how], NO_WORD),
+            None if how is None else READS.get(how) or Words(words[how], said.get("why", NO_WORD)),
+            said.get("instead"),
             said.get("on"),
             said.get("off"),
             said.get("usual", False),
@@ -222,6 +263,9 @@ class Program:
             said.get("else"),
             said.get("by", ""),
             said.get("write", said.get("keys", "").partition(" ")[0]),
+            tuple(filter(None, said.get("within", "").split("."))),
+            tuple(said.get("when", "").split()),
+            said.get("leave", ""),
         )
 
     def begin(self, keys: Keys, draft: Draft) -> None:
@@ -234,6 +278,27 @@ class Program:
         of_each = draft.count(keys, *each) or self.table.get("usual_each", 0)
         draft.nodes = max(draft.nodes, machines)
         draft.ranks = max(draft.ranks, machines * of_each)
+
+    def lengths(self, keys: Keys, draft: Draft) -> int:
+        """Tokens of a prompt and of the answer after it, by the keys of `prompt` and `answer`; both
+        together are returned."""
+        names = [keys.written(self.table[end]) for end in ("prompt", "answer")]
+        prompt, answer = (
+            draft.count(keys, self.table[end]) or self.table["usual_tokens"]
+            for end in ("prompt", "answer")
+        )
+        draft.put("train.seq_len", prompt + answer, " + ".join(names), f"{prompt} + {answer}")
+        draft.put("serve.prompt_len", prompt, names[0])
+        draft.put("serve.output_len", answer, names[1])
+        return prompt + answer
+
+    def rollouts(self, keys: Keys, draft: Draft) -> int:
+        """Rollouts of a GPU, by the keys of `prompts` and `answers`; the answers to a prompt are
+        returned."""
+        answers = draft.count(keys, self.table["answers"]) or 1
+        prompts = draft.count(keys, self.table["prompts"]) or self.table.get("usual_prompts", 0)
+        draft.rollouts(prompts, answers, keys.written(self.table["prompts"]))
+        return answers
 
     def read(self, keys: Keys, draft: Draft, name: str = "read") -> None:
         """What the keys of a file say by the rows of one list."""

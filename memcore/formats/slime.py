@@ -31,17 +31,17 @@ def launched(command: Sequence[str], draft: Draft) -> None:
     if prompt:
         draft.put("serve.prompt_len", prompt, "--rollout-max-prompt-len", prompt)
     if answer:
-        prompt = prompt or draft.fields.get("serve.prompt_len", OF_PROMPT)
+        prompt = prompt or draft.fields.get("serve.prompt_len", SLIME.table["usual_tokens"])
         said = f"{prompt} + {answer}"
         draft.put("serve.output_len", answer, "--rollout-max-response-len", answer)
         draft.put("train.seq_len", prompt + answer, "--rollout-max-response-len", said)
     alone = keys.on("debug_train_only")  # no engine is started; what it trains on was made before
     if str(keys.one("loss_type")) == "sft_loss" or alone:
         draft.put("job", "train", "--debug-train-only" if alone else "--loss-type")
-        for name in ("colocate", "advantage_estimator", "n_samples_per_prompt"):
-            keys.take(name)
+        SLIME.read(keys, draft, "alone")
     else:
-        _beside(keys, draft)
+        SLIME.read(keys, draft, "engine")
+        SLIME.rollouts(keys, draft)
     _packed(keys, draft)
     given = {name: value for name, value in keys.values.items() if name not in keys.taken}
     own = Keys({"bf16": True} | given, hyphened)
@@ -62,24 +62,3 @@ def _packed(keys: Keys, draft: Draft) -> None:
     draft.put("train.seq_len", length, key, tokens)
     draft.put("train.micro_batch", max(1, tokens // length), key, tokens)
     draft.leave(key, "sequences are packed by their lengths: each is planned as long as may be")
-
-
-OF_PROMPT = 1024  # tokens of a prompt, where nobody says how many: a plan's own
-
-
-def _beside(keys: Keys, draft: Draft) -> None:
-    """What generates, where it shares the GPUs that train: both leave them to each other."""
-    prompts = draft.count(keys, "rollout_batch_size")
-    answers = draft.count(keys, "n_samples_per_prompt") or 1
-    how = keys.one("advantage_estimator")
-    if not keys.on("colocate"):
-        draft.leave("--colocate", "not said: rollouts on GPUs of their own are planned on these")
-    key = "--advantage-estimator" if how else "slime's default"
-    draft.put("together.kind", "ppo" if how == "ppo" else "grpo", key)
-    SLIME.read(keys, draft, "engine")
-    key = "--colocate" if keys.on("colocate") else "slime's rollouts"
-    draft.put("together.asleep", "all", key)
-    draft.put("together.trainer", "host", key)
-    near = keys.on("use_kl_loss") or keys.take("kl_coef") not in (None, "0", "0.0", "0.00")
-    draft.put("together.reference", "host" if near else "none", "--use-kl-loss", near)
-    draft.rollouts(prompts, answers, "--rollout-batch-size")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.errors import Issue, PlanError, shown
+from memcore.errors import Issue, PlanError
 from memcore.formats import hub, methods
 from memcore.formats.draft import Around, Draft, Keys, names
 from memcore.formats.programs import Program
@@ -48,31 +48,6 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.model = draft.model or _preset(built[2])
         _adapter(model, built[1] or "", draft)
     TUNE.read(keys, draft)
-    TUNE.read(keys.inner("tokenizer"), draft, "tokenizer")
-    TUNE.read(keys, draft, "switches")
-    mode, each = keys.take("ac_mode"), str(keys.take("ac_option") or "")
-    if mode == "selective" and each.isdecimal():
-        draft.fields["train.checkpointing"] = "full"
-        draft.put("train.checkpoint_every", int(each), "ac_option", each)
-    elif mode is not None:
-        draft.fields["train.checkpointing"] = "full" if mode == "full" else "selective-op"
-    dtype = str(keys.take("dtype") or "bf16")
-    small = dtype != "fp32"
-    if dtype not in ("bf16", "fp16", "fp32"):
-        draft.leave("dtype", f"{shown(dtype)} is none of torchtune's words: bf16 is planned")
-    draft.put("train.precision", "bf16-pure" if small else "fp32", "dtype")
-    draft.otherwise("train.attention", "sdpa", "the attention of torchtune's models")
-    optimizer = keys.inner("optimizer")
-    kind = str(optimizer.take(PART) or "torch.optim.AdamW")
-    word = (
-        "adamw"
-        if kind == "torch.optim.AdamW" and optimizer.on("fused")
-        else TUNE.words["optimizers"].get(kind)
-    )
-    if word:
-        draft.put("train.optimizer", word, "optimizer._component_", kind)
-    else:
-        draft.leave("optimizer._component_", f"{kind} has no word in a plan")
     loss = str(keys.inner("loss").take(PART))
     if "ChunkedOutput" in loss:
         draft.leave("loss._component_", "logits in pieces that are all kept are planned whole")
@@ -87,9 +62,6 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.put("train.framework", "fsdp2", "the recipe")
     stage = 2 if keys.take("fsdp_reshard_after_forward") is False else 3
     draft.later.append(functools.partial(_sharded, stage))
-    if any([keys.on("fsdp_cpu_offload"), keys.inner("fsdp").on("cpu_offload")]):
-        draft.put("train.offload_parameters", "cpu", "fsdp_cpu_offload", True)
-        draft.put("train.offload_optimizer", "cpu", "fsdp_cpu_offload", True)
     for part in (model, keys):
         TUNE.end(part, draft)
 
@@ -112,8 +84,6 @@ def _adapter(model: Keys, kind: str, draft: Draft) -> None:
     ]
     if model.on("apply_lora_to_mlp"):
         targets += ["gate_proj", "up_proj", "down_proj"]
-    if model.on("apply_lora_to_output"):
-        draft.leave("model.apply_lora_to_output", "an adapter of the head is not planned")
     if targets:
         draft.put("train.lora_modules", ",".join(targets), "model.lora_attn_modules")
 

@@ -7,20 +7,18 @@ hold where nothing is said.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memcore.errors import shown
-from memcore.formats.draft import Around, Draft, Keys, names, positive
+from memcore.formats.draft import Around, Draft, Keys, names
 from memcore.formats.programs import Program
 
 ROOT = "actor_rollout_ref"
-ACTOR, ROLLOUT, REF, MODEL = (f"{ROOT}.{part}" for part in ("actor", "rollout", "ref", "model"))
-FSDP, MEGATRON = f"{ACTOR}.fsdp_config", f"{ACTOR}.megatron"
+ACTOR, MODEL = f"{ROOT}.actor", f"{ROOT}.model"
+MEGATRON = f"{ACTOR}.megatron"
 MAX_DEPTH = 12
-PROMPT, ANSWER = "data.max_prompt_length", "data.max_response_length"
-TOKENS = 512  # of a prompt and of an answer, where nothing is said
 # ${data.max_prompt_length} and ${oc.select:data.max_prompt_length,512}
 _ELSEWHERE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,([^{}]*))?\}")
 VERL, TUNED = Program("verl"), Program("verl", "tuned")
@@ -32,7 +30,6 @@ def recognise(values: Mapping[str, Any]) -> bool:
 
 
 TUNES = re.compile(r"\bverl[./]trainer[./](?:fsdp_)?sft_trainer(?:_engine|_ray)?(?:\.py)?$")
-LENGTH = 1024  # tokens of a sequence, where nothing is said
 
 
 def _tunes(command: Sequence[str]) -> bool:
@@ -92,11 +89,33 @@ def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:
 def _read(values: Mapping[str, Any], draft: Draft) -> None:
     keys = Keys(_resolved(values))
     VERL.begin(keys, draft)
-    length = _length(keys, draft)
-    _step(keys, draft, length)
+    length = VERL.lengths(keys, draft)
+    update = draft.count(keys, f"{ACTOR}.ppo_mini_batch_size") or 256
+    answers = VERL.rollouts(keys, draft)
+    draft.batch = draft.batch or update * answers
+    tokens = draft.count(keys, f"{ACTOR}.ppo_max_token_len_per_gpu") or 16_384
+    _packed(keys, draft, f"{ACTOR}.use_dynamic_bsz", tokens, length)
+    VERL.read(keys, draft)
+    if of_all := draft.count(keys, OF_ALL):
+        draft.later.append(functools.partial(_shared_out, of_all))
     _policy(keys, draft)
-    _beside(keys, draft)
+    VERL.read(keys, draft, "together")
     VERL.end(keys, draft)
+
+
+OF_ALL = f"{ACTOR}.ppo_micro_batch_size"  # of all GPUs, in older files
+
+
+def _shared_out(of_all: int, draft: Draft, around: Around) -> None:
+    draft.put("train.micro_batch", max(1, of_all // around.gpus), OF_ALL, of_all)
+
+
+def _packed(keys: Keys, draft: Draft, switch: str, tokens: int, length: int) -> None:
+    """Micro-batches of so many tokens, where they are switched on."""
+    if tokens and keys.on(switch):
+        said = f"{tokens:,} tokens at once"
+        draft.put("train.micro_batch", max(1, tokens // length), keys.written(switch), said)
+        keys.take(OF_ALL)
 
 
 def _tuned(values: Mapping[str, Any], draft: Draft) -> None:
@@ -110,99 +129,20 @@ def _tuned(values: Mapping[str, Any], draft: Draft) -> None:
         longer[name], shorter[name] = value, key
     keys = Keys(longer, lambda name: shorter.get(name, name))
     TUNED.begin(keys, draft)
-    keys.take(f"{MODEL}.path", "engine")
-    length = draft.read(keys, "train.seq_len", positive, "data.max_length") or LENGTH
-    draft.otherwise("train.seq_len", LENGTH, "data.max_length")
+    TUNED.read(keys, draft, "length")
     tokens = draft.count(keys, "data.max_token_len_per_gpu")
-    if tokens and keys.on("data.use_dynamic_bsz"):
-        many = max(1, tokens // length)
-        draft.put("train.micro_batch", many, "data.use_dynamic_bsz", f"{tokens:,} tokens at once")
-    else:
-        draft.read(keys, "train.micro_batch", positive, "data.micro_batch_size_per_gpu",
-                   "data.micro_batch_size")  # fmt: skip
-        draft.put("train.micro_batch", 4, "data.micro_batch_size_per_gpu", "not said: 4")
+    length = draft.fields.get("train.seq_len", draft.defaults["train.seq_len"][0])
+    _packed(keys, draft, "data.use_dynamic_bsz", tokens, length)
+    TUNED.read(keys, draft)
     _policy(keys, draft)
     TUNED.end(keys, draft)
 
 
-def _length(keys: Keys, draft: Draft) -> int:
-    """Tokens of a prompt and of the answer after it."""
-    prompt, answer = (draft.count(keys, name) or TOKENS for name in (PROMPT, ANSWER))
-    draft.put("train.seq_len", prompt + answer, f"{PROMPT} + {ANSWER}", f"{prompt} + {answer}")
-    draft.put("serve.prompt_len", prompt, PROMPT)
-    draft.put("serve.output_len", answer, ANSWER)
-    return prompt + answer
-
-
-def _step(keys: Keys, draft: Draft, length: int) -> None:
-    """Sequences of a micro-batch, of an update, and of a step's rollouts."""
-    answers = draft.count(keys, f"{ROLLOUT}.n") or 1
-    prompts = draft.count(keys, "data.train_batch_size") or 1024
-    update = draft.count(keys, f"{ACTOR}.ppo_mini_batch_size") or 256
-    draft.batch = draft.batch or update * answers
-    tokens = draft.count(keys, f"{ACTOR}.ppo_max_token_len_per_gpu") or 16_384
-    dynamic = f"{ACTOR}.use_dynamic_bsz"
-    if keys.on(dynamic):
-        many = max(1, tokens // length)
-        draft.put("train.micro_batch", many, dynamic, f"{tokens:,} tokens at once")
-        keys.take(f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.ppo_micro_batch_size")
-    else:
-        draft.read(keys, "train.micro_batch", positive, f"{ACTOR}.ppo_micro_batch_size_per_gpu")
-    of_all = draft.count(keys, f"{ACTOR}.ppo_micro_batch_size")  # of all GPUs, in older files
-
-    def shared_out(draft: Draft, around: Around) -> None:
-        name = f"{ACTOR}.ppo_micro_batch_size"
-        draft.put("train.micro_batch", max(1, of_all // around.gpus), name, of_all)
-
-    draft.rollouts(prompts, answers, "data.train_batch_size")
-    if of_all:
-        draft.later.append(shared_out)
-
-
 def _policy(keys: Keys, draft: Draft) -> None:
     """Who cuts the policy, and how it is run."""
-    strategy = str(keys.one(f"{ACTOR}.strategy") or "fsdp")
-    if strategy not in ("fsdp", "fsdp2", "megatron"):
-        draft.leave(keys.written(f"{ACTOR}.strategy"), f"{shown(strategy)} is planned as FSDP2")
-    own = strategy == "megatron" or any(key.startswith(f"{MEGATRON}.") for key in keys.values)
-    halved = str(keys.one(f"{FSDP}.model_dtype")).rpartition(".")[2] in ("bf16", "bfloat16")
-    draft.put("train.precision", "bf16-pure" if halved and not own else "bf16-mixed",
-              f"{FSDP}.model_dtype" if halved else f"{ACTOR}.strategy")  # fmt: skip
-    if own:
-        VERL.read(keys, draft, "megatron")
-        if draft.fields.get("train.checkpointing") == "full":
-            VERL.read(keys, draft, "recomputed")
-    else:
-        if str(keys.take(f"{FSDP}.fsdp_size")) != "-1":  # all that there are
-            draft.read(keys, "parallel.shard_group", positive, f"{FSDP}.fsdp_size")
-        ulysses = f"{ACTOR}.ulysses_sequence_parallel_size"
-        if (draft.read(keys, "parallel.cp", positive, ulysses) or 1) > 1:
-            draft.leave(
-                keys.written(ulysses), "heads exchanged in place of tokens: planned as parallel.cp"
-            )
-        VERL.read(keys, draft, "fsdp")
+    of_megatron = any(key.startswith(f"{MEGATRON}.") for key in keys.values)
+    own = of_megatron or str(keys.one(f"{ACTOR}.strategy")) == "megatron"
+    VERL.read(keys, draft, "megatron" if own else "fsdp")
     VERL.read(keys, draft, "policy")
-    if rank := draft.count(keys, f"{MODEL}.lora_rank", f"{MODEL}.lora.rank"):
-        draft.put("train.adapter", "lora", f"{MODEL}.lora_rank", rank)
-        draft.put("train.lora_rank", rank, f"{MODEL}.lora_rank", rank)
+    if "train.adapter" in draft.fields:
         draft.adapt(names(keys.take(f"{MODEL}.target_modules")), f"{MODEL}.target_modules")
-
-
-def _beside(keys: Keys, draft: Draft) -> None:
-    """What else runs on the GPUs that train."""
-    name = "algorithm.adv_estimator"
-    critic = str(keys.one(name) or "gae") == "gae"
-    draft.put("together.kind", "ppo" if critic else "grpo", name, keys.values.get(name) or "gae")
-    engine = str(keys.one(f"{ROLLOUT}.name") or "vllm")
-    if engine in ("vllm", "sglang"):
-        draft.put("serve.engine", engine, f"{ROLLOUT}.name", engine)
-    else:
-        draft.leave(f"{ROLLOUT}.name", f"{engine} is not planned beside training: vLLM is")
-    VERL.read(keys, draft, "engine")
-    near = keys.on(f"{ACTOR}.use_kl_loss"), keys.on("algorithm.use_kl_in_reward")
-    away = keys.on(f"{REF}.fsdp_config.param_offload"), keys.on(f"{REF}.megatron.param_offload")
-    where = ("host" if any(away) else "gpu") if any(near) else "none"
-    draft.put("together.reference", where, f"{ACTOR}.use_kl_loss", any(near))
-    if keys.on("reward_model.enable"):
-        away = (keys.on("reward_model.model.fsdp_config.param_offload"), False)
-        draft.put("together.reward", "host" if any(away) else "gpu", "reward_model.enable", True)

@@ -246,7 +246,7 @@ def _figures(found: Sequence[Column], alike: bool) -> int:
     def clicked(row: int, column: str) -> None:
         if column in names:
             of = found[names.index(column)]
-            if state.book_of(of.plan).found(paths[row]):
+            if state.book_of(of.plan).explained(paths[row]):
                 why.opened(paths[row], of.plan)
 
     alt = "Figures of the plans, side by side"

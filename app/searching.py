@@ -19,7 +19,7 @@ from app.text import plain
 from memcore import PlanError
 from memcore.plan.plan import Plan
 from memcore.search.change import differences
-from memcore.search.found import BY, Found, Point
+from memcore.search.result import BY, Point, SearchResult
 from memcore.search.search import search
 from memcore.search.space import KEEPS
 from memcore.training.training import not_planned
@@ -148,7 +148,7 @@ def _searched(plan: Plan, now: Options) -> Any:
 # --- what was found ------------------------------------------------------------------------------
 
 
-def _show(found: Found, plan: Plan) -> None:
+def _show(found: SearchResult, plan: Plan) -> None:
     st.markdown(f"**{found.fits:,} of {found.evaluated:,} combinations fit and may be the best.**")
     if not found.best:
         _excluded(found)
@@ -207,7 +207,7 @@ def _beside_best(rows: tables.Rows, every: list[tuple[Point, bool]]) -> tables.R
     return shown
 
 
-def _excluded(found: Found) -> None:
+def _excluded(found: SearchResult) -> None:
     """What is not among them, by the reason."""
     parts.table(
         [
@@ -220,7 +220,7 @@ def _excluded(found: Found) -> None:
     )
 
 
-def _wins(found: Found) -> None:
+def _wins(found: SearchResult) -> None:
     rows = tables.waterfall(found.why)
     parts.table(
         rows,

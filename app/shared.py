@@ -18,11 +18,11 @@ from memcore.plan.plan import Plan
 from memcore.report import Report, Serve
 from memcore.search import bookings as to_book
 from memcore.search import explore, growing, solve, solver
-from memcore.search.found import Found
 from memcore.search.lens import lens as find_lens
 from memcore.search.levers import Lever
 from memcore.search.levers import levers as find_levers
 from memcore.search.phases import reliefs as find_reliefs
+from memcore.search.result import SearchResult
 from memcore.search.server_levers import server_levers as changes_of_server
 from memcore.search.servers import fewest_for_users, search_servers
 from memcore.search.solve import Answer
@@ -222,7 +222,7 @@ def mapped(plan: Plan, across: str, down: str, figure: str) -> explore.Map:
 
 
 @_for_all()
-def servers(plan: Plan, every: bool) -> Found:
+def servers(plan: Plan, every: bool) -> SearchResult:
     """What serves the plan's users within its targets with its engine and dtypes, on each
     accelerator with a list price, or on every one; the least rent first."""
     return search_servers(plan, gpus=exploring.accelerators(every), engines=(plan.engine,))

@@ -68,7 +68,7 @@ def link(
 def of_row(path: str, column: str) -> None:
     """A callback: the number in this column of the row of `path`, or else that of the row."""
     of_cell = f"{path}.{tables.FIELDS.get(column, '')}"
-    opened(of_cell if state.book().found(of_cell) else path)
+    opened(of_cell if state.book().explained(of_cell) else path)
 
 
 def marked(key: str, take: Callable[[Any], None]) -> None:
@@ -166,7 +166,7 @@ def _back(depth: int) -> None:
 
 def _value(e: Explanation) -> None:
     pinned = state.pinned_book()
-    then = pinned.found(e.path) if pinned else None
+    then = pinned.explained(e.path) if pinned else None
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"### {plain(times(f'{e.what}: {e.text}'))}", anchors=False, width="content")
         st.badge(e.certainty, color=COLOURS[e.certainty])  # type: ignore[arg-type]

@@ -7,14 +7,14 @@ import plotly.graph_objects as go
 from app import palette
 from app.charts.base import figure, scatter
 from memcore.plan.plan import Plan, change_texts
-from memcore.search.found import Found, Point
+from memcore.search.result import Point, SearchResult
 from memcore.units import money_text, seconds_text
 
 MOST_SAID = 8  # changes that hovering names
 HOURS = 3600
 
 
-def found(of: Found, here: Plan) -> go.Figure:
+def found(of: SearchResult, here: Plan) -> go.Figure:
     """Time of the whole run against GPUs: the best, and the front that nothing beats. A click makes
     a point the plan; its number is as in the table."""
     every = of.points

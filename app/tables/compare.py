@@ -85,7 +85,7 @@ def compared_figures(
     plans differ, or all."""
     found = []
     for path, of in figures_of([c.report for c in columns]).items():
-        e = next((e for book in books if (e := book.found(path))), None)
+        e = next((e for book in books if (e := book.explained(path))), None)
         if e is None or not (alike or any(v != of[0] for v in of)):
             continue
         row: dict[str, Any] = {FIGURE: _title(e.what, path)}

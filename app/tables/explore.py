@@ -11,8 +11,8 @@ from app.tables.measured import CALIBRATED
 from app.text import VERDICTS
 from memcore.search.bookings import Booking
 from memcore.search.explore import Map, Sweep
-from memcore.search.found import Point
 from memcore.search.measured import FIGURES
+from memcore.search.result import Point
 from memcore.units import bytes_text, money_text, rent_text, seconds_or_dash, seconds_text
 
 

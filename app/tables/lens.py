@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.tables.base import Rows
 from app.text import VERDICTS
-from memcore.search.lens import STATES, Alike, Seen, way_text
+from memcore.search.lens import STATES, Alike, LensRow, way_text
 from memcore.units import bytes_text, signed_bytes, signed_seconds
 
 
@@ -22,7 +22,7 @@ def lens_groups(groups: Sequence[Alike]) -> Rows:
     ]
 
 
-def _moved(seen: Seen, state: str) -> str:
+def _moved(seen: LensRow, state: str) -> str:
     """What the allocated peak and the step change by; of the state that it has, where it is."""
     if state == seen.state:
         return f"now, {seen.where}" if seen.where else "now"
@@ -30,7 +30,7 @@ def _moved(seen: Seen, state: str) -> str:
     return f"{signed_bytes(-way.freed_bytes)}, {signed_seconds(way.added_seconds)}" if way else "–"
 
 
-def lens_ways(seen: Seen) -> Rows:
+def lens_ways(seen: LensRow) -> Rows:
     """What a tensor could be, by which change, or why not."""
     rows: Rows = []
     for state in STATES:
@@ -46,6 +46,6 @@ def lens_ways(seen: Seen) -> Rows:
     return rows
 
 
-def lens(seen: Sequence[Seen]) -> Rows:
+def lens(seen: Sequence[LensRow]) -> Rows:
     """All tensors, for a file."""
     return [s.to_row() for s in seen]

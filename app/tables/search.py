@@ -8,7 +8,7 @@ from typing import Any
 from app.tables.base import Rows
 from memcore.plan.link import encode, query_text
 from memcore.plan.plan import Plan, change_texts, title_of
-from memcore.search.found import ZERO, Point
+from memcore.search.result import ZERO, Point
 from memcore.units import bytes_text, count_text, money_text, seconds_text
 
 FOUND_COLUMNS = (

@@ -152,10 +152,10 @@ def _checked(file: str, args: argparse.Namespace, beside: Mapping[str, str]) -> 
     except Exception as e:
         return Checked(name, BAD_INPUT, f"Memplan failed at this ({fault(e)})")
     judged = _judged(name, plan, report, args.serving or plan.about == SERVE, args)
-    return replace(judged, told=_told(found)) if found else judged
+    return replace(judged, told=_remarks(found)) if found else judged
 
 
-def _told(found: ReadPlan) -> tuple[str, ...]:
+def _remarks(found: ReadPlan) -> tuple[str, ...]:
     """What of a file of another program is not in its plan, or not in the file."""
     kinds = (
         ("not certain", found.unsure),

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json_text({**found.to_dict(), "link": link_to([found.plan], args.base)}, indent=1))
         return 0
-    print(printable("\n".join(_told(found))), file=sys.stderr if args.alone else sys.stdout)
+    print(printable("\n".join(_lines(found))), file=sys.stderr if args.alone else sys.stdout)
     if args.alone:
         print(json_text(found.plan.document(), indent=1))
     else:
@@ -64,7 +64,7 @@ def _messages(said: Mapping[str, Failure], as_json: bool) -> int:
     return 0
 
 
-def _told(found: ReadPlan) -> Iterator[str]:
+def _lines(found: ReadPlan) -> Iterator[str]:
     from memcore.plan.plan import get, value_text
 
     doubts = {issue.field: issue.message for issue in found.unsure}

@@ -77,7 +77,7 @@ def _linked(query: dict[str, list[str]]) -> dict[str, Any]:
     from memcore.plan.link import decode
 
     plan, issues = decode(dict(query))
-    tell(issues)
+    print_issues(issues)
     return plan.document()
 
 
@@ -93,7 +93,7 @@ def _called(name: str) -> dict[str, Any]:
         document: dict[str, Any] = {"model": model}
         if name not in catalog.model_names() and (word := hub.stored(name)):
             document["serve"] = {"weight_dtype": word}
-            tell([Issue("serve.weight_dtype", f"{word}, as the model's name says")])
+            print_issues([Issue("serve.weight_dtype", f"{word}, as the model's name says")])
         return document
     if _is_link(name):
         raise refusal("", "says no plan, as what stands behind a '?' would")
@@ -167,7 +167,7 @@ def settled(document: Mapping[str, Any], settings: Sequence[str], job: str | Non
     if trained := _trained_on(wanted, asked):
         wanted = _with(wanted, {"train.seq_len": trained})
         asked["train.seq_len"] = trained
-        tell([Issue("train.seq_len", f"{trained:,}, a prompt and its answer")])
+        print_issues([Issue("train.seq_len", f"{trained:,}, a prompt and its answer")])
     try:
         plan = Plan.of(wanted)
     except PlanError as e:
@@ -176,7 +176,7 @@ def settled(document: Mapping[str, Any], settings: Sequence[str], job: str | Non
         wrong = e.issues
     else:
         _refuse_sizes(plan, asked)
-        tell(_of_the_model(plan, wanted))
+        print_issues(_of_the_model(plan, wanted))
         return plan
     try:
         Plan.of(document)
@@ -189,7 +189,7 @@ def settled(document: Mapping[str, Any], settings: Sequence[str], job: str | Non
         found, changed = nearest(completed(wanted), tuple(dict.fromkeys(kept)))
         lost = [issue for issue in changed if issue.field in kept]
         if not lost:
-            tell(changed)
+            print_issues(changed)
             return found
     raise PlanError(
         Issue(f"{'--set' if issue.field in fields else '--job'} {issue.field}", issue.message)
@@ -403,7 +403,7 @@ def _integer(given: str, value: Any) -> Any:
     return value
 
 
-def tell(issues: Iterable[Issue]) -> None:
+def print_issues(issues: Iterable[Issue]) -> None:
     """What a plan had to be changed in, beside what the command prints."""
     for issue in issues:
         print(printable(f"memplan: {issue}"), file=sys.stderr)
@@ -476,7 +476,7 @@ def document_of(data: bytes, stored: bytes = b"") -> dict[str, Any]:
         other = _json_of(stored) if stored else None
         if isinstance(other, dict) and quantization.by_modelopt(other):
             document = quantization.with_modelopt(document, other)
-            tell([Issue("hf_quant_config.json", "is read with the config.json beside it")])
+            print_issues([Issue("hf_quant_config.json", "is read with the config.json beside it")])
         document = {"model": document}  # a config.json: the default plan of its model
     if not isinstance(document, dict):
         raise refusal("", "a plan is one JSON object, in braces")
@@ -556,7 +556,7 @@ def _server(path: str, said: str) -> Measured:
     except PlanError as e:
         issues = (Issue("--measured", f"{shown_path(of)}: {issue}") for issue in e.issues)
         raise PlanError(issues) from None
-    tell(told)
+    print_issues(told)
     return found
 
 

@@ -25,7 +25,7 @@ from memcore.units import (
 
 if TYPE_CHECKING:
     from memcore.plan.plan import Plan
-    from memcore.search.found import Found, Point
+    from memcore.search.result import Point, SearchResult
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,8 +81,8 @@ def _title_of_servers(plan: Plan, args: argparse.Namespace) -> str:
     return f"{plan.architecture.label}, {users}, {s.prompt_len:,} + {s.output_len:,} tokens each"
 
 
-def _of_training(plan: Plan, args: argparse.Namespace) -> Found:
-    from memcore.search.found import TIME
+def _of_training(plan: Plan, args: argparse.Namespace) -> SearchResult:
+    from memcore.search.result import TIME
     from memcore.search.search import search
 
     space: dict[str, Any] = {
@@ -94,8 +94,8 @@ def _of_training(plan: Plan, args: argparse.Namespace) -> Found:
         return search(plan, **space, progress=progress)
 
 
-def _of_serving(plan: Plan, args: argparse.Namespace) -> Found:
-    from memcore.search.found import COST
+def _of_serving(plan: Plan, args: argparse.Namespace) -> SearchResult:
+    from memcore.search.result import COST
     from memcore.search.servers import search_servers
     from memcore.search.solve import Targets
 
@@ -109,7 +109,7 @@ def _of_serving(plan: Plan, args: argparse.Namespace) -> Found:
         )  # fmt: skip
 
 
-def _rows(found: Found) -> Iterable[dict[str, Any]]:
+def _rows(found: SearchResult) -> Iterable[dict[str, Any]]:
     for name, points in (("best", found.best), ("pareto", found.pareto)):
         for p in points:
             row = {"list": name, "rank": p.rank, "trains": p.trains, "same_batch": p.same_batch}
@@ -149,7 +149,7 @@ def _stages(point: Point) -> str:
     return " or ".join(f"train.zero = {stage}" for stage in point.also)
 
 
-def _readable(found: Found) -> Iterable[str]:
+def _readable(found: SearchResult) -> Iterable[str]:
     nothing = "Nothing fits. More GPUs (--gpus-at-most), others (--gpu) or a looser --keep may."
     shared = _shared([*found.best, *found.pareto])
     listed = functools.partial(_plans, shared=shared)
@@ -163,7 +163,7 @@ def _readable(found: Found) -> Iterable[str]:
         yield "\n".join(table(("Why the best one wins: it changes", "peak", "step"), rows))
 
 
-def _measured(found: Found, of_server: bool) -> str:
+def _measured(found: SearchResult, of_server: bool) -> str:
     """What the measured step or server says of the plans, and what not."""
     figures = (name for p in (*found.best, *found.pareto) for name in p.figures)
     if any(name.startswith("calibrated_") for name in figures):
@@ -183,7 +183,10 @@ def _measured(found: Found, of_server: bool) -> str:
 
 
 def _ranked(
-    found: Found, do: str, nothing: str, listed: Callable[[str, Sequence[Point]], Iterable[str]]
+    found: SearchResult,
+    do: str,
+    nothing: str,
+    listed: Callable[[str, Sequence[Point]], Iterable[str]],
 ) -> Iterable[str]:
     """What was judged, then the best and the front as tables, or what helps where none is."""
     yield _judged(found, do)
@@ -200,10 +203,10 @@ def _ranked(
     yield f"The best as a link: {link_to([found.best[0].plan])}"
 
 
-def _judged(found: Found, do: str) -> str:
+def _judged(found: SearchResult, do: str) -> str:
     """How much was judged and what became of it; of a search that was stopped also how much was
     not."""
-    from memcore.search.found import RULES
+    from memcore.search.result import RULES
 
     excluded = ", ".join(f"{why} {n:,}" for why, n in found.excluded.items())
     said = (
@@ -221,7 +224,7 @@ def _judged(found: Found, do: str) -> str:
     return f"Stopped: {said}" + (". These are the best so far" if found.best else "")
 
 
-def _readable_servers(found: Found) -> Iterable[str]:
+def _readable_servers(found: SearchResult) -> Iterable[str]:
     nothing = "Nothing serves them. Other GPUs (--gpu), --keep rounding or looser targets may."
     yield from _ranked(found, "serve them", nothing, _servers)
     if found.nearest:

@@ -49,7 +49,7 @@ class Book:
             self._known[path] = dataclasses.replace(made, path=path)
         return self._known[path]
 
-    def found(self, path: str) -> Explanation | None:
+    def explained(self, path: str) -> Explanation | None:
         """The same, or None where there is no such number."""
         try:
             return self.explain(path)

@@ -54,7 +54,7 @@ def to_train_on(plan: Plan, names: Iterable[str] = ()) -> tuple[Booking, ...]:
     """For each accelerator (without names: those that a price is known of, and the plan's) the
     fewest GPUs on which training fits, within the plan's deadline and budget; those on which no
     number does are left out. The cheapest run comes first, those without a price last."""
-    every = names or dict.fromkeys((*catalog.priced_gpus(), *_own(plan)))
+    every = names or dict.fromkeys((*catalog.priced_gpus(), *_own_preset(plan)))
     with seldom_collected():
         found = [b for name in every if (b := _fewest(plan, name))]
     found.sort(key=lambda b: (_cost(b), b.gpus))
@@ -66,7 +66,7 @@ def _cost(booking: Booking) -> float:
     return math.inf if booking.cost is None else booking.cost
 
 
-def _own(plan: Plan) -> tuple[str, ...]:
+def _own_preset(plan: Plan) -> tuple[str, ...]:
     gpu = plan.cluster.gpu
     return (gpu,) if isinstance(gpu, str) else ()
 

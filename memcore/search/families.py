@@ -315,7 +315,7 @@ class Family:
         return room, fits
 
     @property
-    def whole(self) -> _Part:
+    def all_members(self) -> _Part:
         """All members, whatever is kept between micro-batches."""
         first, every = self.parts
         part = every or first
@@ -327,9 +327,9 @@ class Family:
         if BARE.items() <= words.items():
             key, known = ("least", words["train.checkpointing"]), self.work.known
             if key not in known:
-                known[key] = self.whole.least_seconds(words)
+                known[key] = self.all_members.least_seconds(words)
             return known[key]
-        return self.whole.least_seconds(words)
+        return self.all_members.least_seconds(words)
 
 
 class _Part:

@@ -59,7 +59,7 @@ class Within:
         return cls(run.target_days, run.target_cost if run.price_per_gpu_hour else 0.0)
 
     @property
-    def asked(self) -> bool:
+    def limits_anything(self) -> bool:
         return bool(self.days or self.cost)
 
     def missed(self, seconds: float, cost: float | None) -> str:

@@ -84,7 +84,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LensRow:
     """A row of the ledger, or one that the plan keeps out of it, through the lens.
 
     bytes          at the peak, as the ledger has it; 0 of what is not alive then
@@ -177,7 +177,7 @@ def _shared(plan: Plan) -> Iterable[tuple[str, Changes]]:
     return [(GPUS, {"train.zero": stage}) for stage in _stages(plan) if stage > plan.train.zero]
 
 
-def _whole(plan: Plan) -> Sequence[Changes]:
+def _unshared(plan: Plan) -> Sequence[Changes]:
     return [{"train.zero": stage} for stage in _stages(plan) if stage < plan.train.zero]
 
 
@@ -201,7 +201,7 @@ _CHUNKED = _field("train.cross_entropy", ("chunked",), "eager", "fused")
 TRICKS = (
     Trick(RECOMPUTED, OF_LAYERS, *_field("train.checkpointing", _RECOMPUTING, "none"), hides=True),
     Trick(DELAYED, OF_LAYERS, *_CHUNKED, hides=True),
-    Trick(MOVED, STATES_OF_WEIGHTS, _shared, _whole),
+    Trick(MOVED, STATES_OF_WEIGHTS, _shared, _unshared),
     _offload("optimizer", ("optimizer_states", "gradients"), OFFLOAD),
     _offload("parameters", ("parameters", "gradients"), OFFLOAD),
     _offload("activations", ("activations",), OFFLOAD_ACTIVATIONS),
@@ -248,7 +248,7 @@ class _Evaluated:
         return self.held.get(name, 0) if tier == "hbm" else self.rested.get((name, tier), 0)
 
 
-def lens(plan: Plan) -> tuple[Seen, ...]:
+def lens(plan: Plan) -> tuple[LensRow, ...]:
     """Every row of a plan's ledger, and those that recomputing or chunks keep out of it, the
     largest first; () where training is not planned."""
     pool: Pool = {}
@@ -260,7 +260,7 @@ def lens(plan: Plan) -> tuple[Seen, ...]:
     ledger = now.training.counted.ledger
     rows = [(row, row.bytes) for row in ledger]
     rows += [(row, 0) for row in _hidden(now, ledger, off)]
-    seen = [_seen(row, size, now, on, off) for row, size in rows]
+    seen = [_lens_row(row, size, now, on, off) for row, size in rows]
     return tuple(sorted(seen, key=lambda s: -s.stored_bytes))
 
 
@@ -305,9 +305,9 @@ def _refused(plan: Plan, changes: Changes) -> str:
     return f"not under {FRAMEWORKS[plan.train.framework].label}"
 
 
-def _seen(
+def _lens_row(
     row: LedgerRow, size: int, now: _Evaluated, on: Sequence[_Tried], off: Sequence[_Tried]
-) -> Seen:
+) -> LensRow:
     """A row with its state and what it could be. `size`: at the peak."""
     here = now.most(row.name, row.tier)
 
@@ -334,7 +334,7 @@ def _seen(
         if tried.trick.state != state and reached(tried, undone=False)
     ]
     found = {state, *(way.state for way in ways)}
-    return Seen(
+    return LensRow(
         name=row.name,
         consumer=row.consumer,
         shape=str(row.shape),
@@ -382,7 +382,7 @@ def _missing(row: LedgerRow, state: str, on: Sequence[_Tried], now: _Evaluated) 
     return NOTHING[state]
 
 
-def way_text(seen: Seen, state: str) -> str:
+def way_text(seen: LensRow, state: str) -> str:
     """What would bring a row into a state, or why nothing does."""
     way = seen.best(state)
     if way is None:
@@ -394,7 +394,7 @@ def way_text(seen: Seen, state: str) -> str:
 class Alike:
     """Rows of which the same is true: how many, the largest, and their bytes together."""
 
-    first: Seen
+    first: LensRow
     rows: int
     bytes: int
     stored_bytes: int
@@ -406,9 +406,9 @@ class Alike:
         return f"{of} and {more} more" if more else of
 
 
-def alike(seen: Sequence[Seen]) -> tuple[Alike, ...]:
+def alike(seen: Sequence[LensRow]) -> tuple[Alike, ...]:
     """Rows of one consumer and state with the same ways as one line, the largest first."""
-    groups: dict[tuple[Any, ...], list[Seen]] = {}
+    groups: dict[tuple[Any, ...], list[LensRow]] = {}
     for s in seen:
         best = (s.best(state) for state in STATES)
         ways = tuple(way.label if way else "" for way in best)

@@ -99,7 +99,7 @@ class Lever(PlanChange):
         return self.verdict == "fits"
 
     @property
-    def asked(self) -> float:
+    def felt_price(self) -> float:
         """What it costs of a step's time, with what people would rather pay than do it."""
         return 1 + self.price + KINDS[self.kind].reluctance
 
@@ -171,7 +171,7 @@ def _levers(plan: Plan) -> tuple[Lever, ...]:
         found,
         lambda lever: _group(lever, memory, mended),
         lambda lever: _in_group(lever, memory),
-        lambda lever: lever.asked if _priced(lever, memory) else None,
+        lambda lever: lever.felt_price if _priced(lever, memory) else None,
     )
 
 
@@ -229,7 +229,7 @@ def _in_group(lever: Lever, memory: Memory) -> tuple[float, ...]:
     if not _priced(lever, memory):
         return (-lever.saved_device_bytes,)
     trains = list(TRAINS).index(lever.trains) if not memory.fits else 0
-    return round(lever.asked, DIGITS), trains
+    return round(lever.felt_price, DIGITS), trains
 
 
 def _priced(lever: Lever, memory: Memory) -> bool:

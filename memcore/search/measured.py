@@ -31,7 +31,7 @@ from memcore.words.engines import ENGINES, SGLANG, TENSORRT_LLM, VLLM
 from memcore.words.serving import CLOSED
 
 if TYPE_CHECKING:
-    from memcore.search.found import Found, Point
+    from memcore.search.result import Point, SearchResult
 
 STEP, TOKEN, FIRST = "step", "token", "first"  # seconds that are measured
 # How near two plans are: OWN is the one that was measured, KIND a step that shares its bias.
@@ -545,7 +545,7 @@ def mover(by: Measured) -> Callable[[Plan, Mapping[str, float]], dict[str, Moved
 FIGURES = {STEP: ("step", ""), TOKEN: ("tpot", "tpot_"), FIRST: ("ttft", "ttft_")}
 
 
-def with_calibrated(found: Found, by: Measured) -> Found:
+def with_calibrated(found: SearchResult, by: Measured) -> SearchResult:
     """What a search found, with calibrated seconds among the figures of those plans that what was
     measured says something of. Ranks are as predicted, since it says nothing of the others. Raises
     PlanError where nothing is predicted of the measured plan."""

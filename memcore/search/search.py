@@ -33,7 +33,9 @@ from memcore.plan.rules import broken_rules, readers_of
 from memcore.quantity.reading import Values
 from memcore.search.change import differences
 from memcore.search.families import Batch, Family, Timed, alike, sized
-from memcore.search.found import (
+from memcore.search.fronts import front
+from memcore.search.prices import price_of
+from memcore.search.result import (
     BEATEN,
     BY,
     ENERGY,
@@ -46,12 +48,10 @@ from memcore.search.found import (
     SLOWER,
     TIME,
     ZERO,
-    Found,
     Point,
     Progress,
+    SearchResult,
 )
-from memcore.search.fronts import front
-from memcore.search.prices import price_of
 from memcore.search.space import (
     KEEPS,
     TRAINING,
@@ -83,7 +83,7 @@ def search(
     listed: int = LISTED,
     thorough: bool = False,
     progress: Progress | None = None,
-) -> Found:
+) -> SearchResult:
     """Of all ways to do a plan's training, those that fit, the best first.
 
     gpus          presets to choose from; none is the plan's own
@@ -111,7 +111,7 @@ def search(
             run.time_what_may_win()
         except KeyboardInterrupt:
             stopped = True
-        return run.found(stopped)
+        return run.result(stopped)
 
 
 def _refuse(plan: Plan, gpus: Sequence[str], keep: str, by: str) -> None:
@@ -209,8 +209,8 @@ class _Search:
     there: int | None = None  # combinations in all, once all groups are known
     excluded: Counter[str] = field(default_factory=Counter)
     # What became of combinations: the indices of their groups, and the least seconds of a token.
-    told: list[tuple[str, Any, Any]] = field(default_factory=list)
-    asked: list[Group] = field(default_factory=list)
+    verdicts: list[tuple[str, Any, Any]] = field(default_factory=list)
+    judged_groups: list[Group] = field(default_factory=list)
     cells: list[_Cell] = field(default_factory=list)
     pool: Pool = field(default_factory=dict)
     _permitted: dict[Any, bool] = field(default_factory=dict)
@@ -344,8 +344,8 @@ class _Search:
     def judge(self, groups: Sequence[Group], progress: Progress | None = None) -> None:
         """Memory of every combination of some groups that may win; of those before a family also
         time, so that there is something to beat."""
-        first, done = len(self.asked), 0
-        self.asked += groups
+        first, done = len(self.judged_groups), 0
+        self.judged_groups += groups
         for of, family in self._families(groups):
             if done:
                 self.time_what_may_win()
@@ -386,7 +386,7 @@ class _Search:
             lattice, words = {}, []
         bare = {again: self._least(family, BARE, again) for again in words}
 
-        def tell(why: str, of: Any, least: Any) -> None:
+        def note(why: str, of: Any, least: Any) -> None:
             if of.any():
                 told.append((why, at[of], least[of]))
 
@@ -404,11 +404,11 @@ class _Search:
                     left = least <= limits
                 excluded[BEATEN] += int(np.sum(~left))
                 asked = _left(left, again, faster)
-                tell(SLOWER, left & ~asked, least)
+                note(SLOWER, left & ~asked, least)
                 here = asked
                 if where != on_host and on_host in fitting:
                     here = asked & short[on_host][group_of]  # NVMe leaves as much on the GPU
-                    tell(MEMORY, asked & ~here, least)
+                    note(MEMORY, asked & ~here, least)
                 if not here.any():
                     continue
                 room, found = family.room(_words(where, again), here, exact=False)
@@ -417,13 +417,13 @@ class _Search:
                 hosted = here & ~over & ~found
                 short[where][group_of[hosted]] = True
                 for why, of in ((FITS, fits), (MEMORY, here & over), (HOST, hosted)):
-                    tell(why, of, least)
+                    note(why, of, least)
                 for i in self._winning(family, fits):
                     what = family.groups[group_of[i]], where, again, family.batch(i)
                     cells.append(_Cell(int(at[i]), *what, int(room[i]), float(least[i])))
         self.judged += COMBINATIONS * every
         self.excluded += excluded
-        self.told += told
+        self.verdicts += told
         self.cells += cells
 
     def _least(self, family: Family, where: Offload, again: str) -> Any:
@@ -434,8 +434,8 @@ class _Search:
         """How many combinations fit, and how many others each reason excludes: before all others
         that they are slower than what they have to beat, so that no order of judging matters."""
         found = self.excluded.copy()
-        limits = np.array([self.limit(group.plan) for group in self.asked])
-        for why, at, least in self.told:
+        limits = np.array([self.limit(group.plan) for group in self.judged_groups])
+        for why, at, least in self.verdicts:
             beaten = int(np.sum(least > limits[at]))
             found[BEATEN] += beaten
             found[why] += len(at) - beaten
@@ -493,7 +493,7 @@ class _Search:
 
     # --- the answer ------------------------------------------------------------------------------
 
-    def found(self, stopped: bool) -> Found:
+    def result(self, stopped: bool) -> SearchResult:
         self.cells.sort(key=lambda c: c.index)  # in the order of the space, whoever judged
         timed = [
             c for c in self.cells if c.seconds is not None and c.least <= self.limit(c.group.plan)
@@ -513,7 +513,7 @@ class _Search:
         counts = self.counts()
         counts[MONEY] += dear
         counts[FITS] -= dear
-        return Found(
+        return SearchResult(
             evaluated=self.judged,
             fits=(+counts).pop(FITS, 0),
             excluded={why: n for why, n in sorted((+counts).items()) if why != FITS},

@@ -20,7 +20,9 @@ from memcore.models import cards, catalog
 from memcore.plan.plan import Plan, limits_of
 from memcore.search.change import differences
 from memcore.search.edges import first
-from memcore.search.found import (
+from memcore.search.fronts import Figured, front
+from memcore.search.prices import price_of
+from memcore.search.result import (
     BY,
     COST,
     ENERGY,
@@ -29,13 +31,11 @@ from memcore.search.found import (
     MONEY,
     RULES,
     TIME,
-    Found,
     Point,
     Progress,
+    SearchResult,
     to_a_percent,
 )
-from memcore.search.fronts import Figured, front
-from memcore.search.prices import price_of
 from memcore.search.solve import (
     ANY,
     Answer,
@@ -75,7 +75,7 @@ def search_servers(
     cost_at_most: float = 0.0,
     listed: int = LISTED,
     progress: Progress | None = None,
-) -> Found:
+) -> SearchResult:
     """Of all ways to serve so many users at once, those that do: the best on each kind of GPU, or,
     of one kind alone, the best `listed`.
 
@@ -104,7 +104,7 @@ def search_servers(
             run.judge(*kind)
     except KeyboardInterrupt:
         stopped = True
-    return run.found(names, listed, stopped)
+    return run.result(names, listed, stopped)
 
 
 def fewest_for_users(plan: Plan, targets: Targets = ANY) -> Answer:
@@ -356,11 +356,11 @@ class _Run:
     # --- the answer ------------------------------------------------------------------------------
 
     @property
-    def told(self) -> Told:
+    def tells_apart(self) -> Told:
         """By how much two plans must differ in what ways are ranked by."""
         return to_a_percent if self.by == COST else apart_serving
 
-    def found(self, names: Sequence[str], listed: int, stopped: bool) -> Found:
+    def result(self, names: Sequence[str], listed: int, stopped: bool) -> SearchResult:
         ways = sorted(self.ways, key=lambda w: (w.score, *w.thrift))
         if len(names) > 1:
             ways = sorted(self._of_each(ways), key=lambda w: w.score)
@@ -369,7 +369,7 @@ class _Run:
         ranks = self._ranks([*ways[:listed], *pareto])
         best = [self._point(w, ranks[id(w)]) for w in ways[:listed]]
         served = {w.gpu for w in self.ways}
-        return Found(
+        return SearchResult(
             evaluated=self.judged,
             fits=len(self.ways),
             excluded={k: n for k, n in sorted(self.excluded.items()) if n},
@@ -378,7 +378,7 @@ class _Run:
             why=(),
             stopped=stopped,
             apart=apart_serving(best[0].plan, best[0].plan)
-            if best and self.told is apart_serving
+            if best and self.tells_apart is apart_serving
             else None,
             nowhere={
                 name: of.most_common(1)[0][0]
@@ -396,13 +396,15 @@ class _Run:
         for way in ways:
             groups.setdefault(way.gpu, []).append(way)
         for of in groups.values():
-            near = [w for w in of if self.told(of[0].plan, w.plan).same(of[0].score, w.score)]
+            near = [
+                w for w in of if self.tells_apart(of[0].plan, w.plan).same(of[0].score, w.score)
+            ]
             yield min(near, key=lambda w: w.thrift)
 
     def _ranks(self, ways: Iterable[_Way]) -> dict[int, int]:
         """The rank of each way that is listed among all of these, by its identity."""
         by_score = sorted({id(w): w for w in ways}.values(), key=lambda w: w.score)
-        ranks = ranked([w.plan for w in by_score], [w.score for w in by_score], self.told)
+        ranks = ranked([w.plan for w in by_score], [w.score for w in by_score], self.tells_apart)
         return {id(w): rank for w, rank in zip(by_score, ranks, strict=True)}
 
     def _point(self, way: _Way, rank: int) -> Point:

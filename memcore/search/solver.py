@@ -107,7 +107,7 @@ def solve(
     def limit(value: Any) -> str:
         there = axis.at(value)
         found = limit_of(there, asked, targets)
-        if found or not there or not within.asked:
+        if found or not there or not within.limits_anything:
             return found
         run = _run_on(there)
         return within.missed(run.seconds, run.cost) if run else ""
@@ -125,7 +125,7 @@ def solve(
         found = _edge(values, lambda v: not limit(v), axis.frees, backwards)
     if found is None:
         why = limit(values[-1 if axis.frees else 0]) if values else "rule"
-        if within.asked:  # what fits, but takes too long or costs too much
+        if within.limits_anything:  # what fits, but takes too long or costs too much
             freely = solve(plan.with_changes(dict.fromkeys(WITHIN, 0.0)), path, goal, most=most)
             why = why if freely.value is None else limit(freely.value)
         return Solved(path, goal, None, plan, why)
@@ -438,7 +438,7 @@ def of_gpus(
     memory each, where what they share does not divide evenly. Only of what fits is the run asked.
     """
     found = None
-    asked = within.asked or plan.together.kind != "none"
+    asked = within.limits_anything or plan.together.kind != "none"
     alone = planned(plan, {"together.kind": "none"}) or plan
     for start, stop in _chunks(len(values)):
         fits = swept(alone, {"cluster.gpus": list(values[start:stop])}, ["memory.fits"])

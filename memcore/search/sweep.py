@@ -119,8 +119,8 @@ def _every_cell(
 
 
 Progress = Callable[[int, int], None]
-Found = dict[str, Any]  # a number's cells, by the number
-Reading = Callable[[Plan, Mapping[str, Sequence[Any]], Sequence[str]], Found]
+Cells = dict[str, Any]  # a number's cells, by the number
+Reading = Callable[[Plan, Mapping[str, Sequence[Any]], Sequence[str]], Cells]
 
 
 def _readings(
@@ -196,7 +196,7 @@ def _columns(axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
         before *= len(values)
 
 
-def _evaluated(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Found:
+def _evaluated(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Cells:
     """Numbers of one plan, where its Report has them."""
     document = evaluate(plan).to_dict()
     cells = {number: _at(document, number) for number in numbers}
@@ -286,7 +286,7 @@ POOLED = 64  # amounts that are kept for plans of the same sizes
 
 def _cells(
     plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str], pool: Pool
-) -> Found:
+) -> Cells:
     """One structure, its numeric axes broadcast: each number, shaped like the axes."""
     if not_planned(plan):
         return dict.fromkeys(numbers, np.nan)
@@ -302,12 +302,12 @@ def _cells(
         return _broadcast(plan, axes, numbers)
 
 
-def _replicated(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Found:
+def _replicated(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Cells:
     """Where one rank has no other to reduce gradients with, not only a size changes: cells of one
     replica apart from those of several."""
     values, along = axes[RANKS], list(axes).index(RANKS)
     one = plan.cluster.gpus // plan.dp  # GPUs of a replica
-    found: Found = {n: np.full(tuple(map(len, axes.values())), np.nan) for n in numbers}
+    found: Cells = {n: np.full(tuple(map(len, axes.values())), np.nan) for n in numbers}
     for several in (False, True):
         which = [i for i, value in enumerate(values) if (value != one) == several]
         own = [plan] if (plan.dp > 1) == several else []
@@ -346,7 +346,7 @@ def broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]]) -> tuple[dict[str, 
 BLOCK = 1 << 14  # cells that are computed at once: more would take gigabytes
 
 
-def _broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Found:
+def _broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[str]) -> Cells:
     if math.prod(map(len, axes.values())) > BLOCK:
         name, values = max(axes.items(), key=lambda axis: len(axis[1]))
         middle, along = len(values) // 2, list(axes).index(name)
@@ -375,7 +375,7 @@ def _read(
     varying: Mapping[str, Number],
     numbers: Sequence[str],
     amounts: Amounts | None = None,
-) -> Found:
+) -> Cells:
     """Numbers of a plan some of whose fields are arrays."""
     amounts, steps = amounts or varied(plan, varying), steps_of(plan)
     swept: Any = plan

@@ -67,11 +67,11 @@ class _Stop:
 def _stop(plan: Plan) -> _Stop | None:
     """None where training is not computed. Kept, since of two ways that differ in one field all
     stops are the same but those behind it."""
-    return _found(json.dumps(plan.document()))
+    return _stop_of_document(json.dumps(plan.document()))
 
 
 @cached
-def _found(document: str) -> _Stop | None:
+def _stop_of_document(document: str) -> _Stop | None:
     plan = Plan.of(json.loads(document))
     training = Training.of(plan, rows=False)
     if training is None:

@@ -810,7 +810,7 @@ def test_every_mark_of_every_chart_is_explained(query: dict[str, str]) -> None:
         if view not in ("explore", *PROOF):  # a point there is a plan, or a figure of others
             paths = [path for chart in plots(at) for path in marks_of(chart)]
             assert paths or not plots(at), view
-            assert all(book.found(path) for path in paths), view
+            assert all(book.explained(path) for path in paths), view
 
 
 # --- the frame -----------------------------------------------------------------------------------

@@ -681,7 +681,7 @@ def test_where_nothing_fits_no_speeds_are_claimed(fields, why):
     assert not set(SPEEDS) & set(report.to_dict()["serve"])
     assert why in " ".join(report.notes)
     book = Book(plan, report)
-    assert not [name for name in SPEEDS if book.found(f"serve.{name}")]
+    assert not [name for name in SPEEDS if book.explained(f"serve.{name}")]
     assert book.explain("serve.running").value == 0
     assert why in verdict(report.serve, plan)
 

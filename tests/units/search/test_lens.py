@@ -13,7 +13,7 @@ from memcore.search.lens import (
     RECOMPUTED,
     STATES,
     STORED,
-    Seen,
+    LensRow,
     alike,
     lens,
 )
@@ -22,7 +22,7 @@ from memcore.search.lens import (
 FOUR = Plan(train={"micro_batch": 4, "checkpointing": "none"})
 
 
-def named(found: tuple[Seen, ...], name: str) -> Seen:
+def named(found: tuple[LensRow, ...], name: str) -> LensRow:
     return next(s for s in found if s.name == name)
 
 

@@ -417,7 +417,7 @@ def test_a_rank_says_which_levers_cannot_be_told_apart(gpus):
     assert all(lever.rank <= i + 1 for i, lever in enumerate(found))
     for one, other in itertools.combinations([v for v in found if v.fits], 2):
         if one.rank == other.rank:
-            assert apart(one.plan, other.plan).same(one.asked, other.asked)
+            assert apart(one.plan, other.plan).same(one.felt_price, other.felt_price)
     for lever in found:
         low, high = lever.price_range
         assert low < lever.price < high

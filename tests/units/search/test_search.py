@@ -11,7 +11,7 @@ from memcore import Plan, cli, evaluate, search
 from memcore.errors import PlanError
 from memcore.search import space
 from memcore.search.families import Family, sized
-from memcore.search.found import BEATEN, FITS, HOST, MEMORY, RULES, SLOWER, TIME
+from memcore.search.result import BEATEN, FITS, HOST, MEMORY, RULES, SLOWER, TIME
 from memcore.search.search import COMBINATIONS, WHERE, _Search, _words
 from memcore.search.space import KEEPS, Space, allowed, changed
 from memcore.tape.ledger import Amounts
@@ -411,7 +411,7 @@ def test_the_best_of_a_search_are_those_of_all_that_fits():
         run.judge([group])
     for cell in run.cells:
         cell.seconds = cell.training.seconds
-    every = run.found(False)
+    every = run.result(False)
     assert every.fits > found.fits
     assert BEATEN not in every.excluded
     assert [p.figures for p in every.best] == [p.figures for p in found.best]

@@ -1,4 +1,4 @@
-"""Found: what a search answers, and the words for what became of the plans that it judged."""
+"""The result of a search, and the words for what became of the plans that it judged."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What a search found.
 
     evaluated  combinations that were judged; fits: of them, those that fit and may be the best

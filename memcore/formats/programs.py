@@ -81,8 +81,9 @@ def _holds(condition: str, keys: Keys, draft: Draft) -> bool:
     negated, name, sign, words = parts.groups()
     said = draft.fields.get(name) if name in FIELDS else None if sign else keys.on(name)
     if sign == "=":
-        said = said if name in FIELDS else keys.one(name)
-        said = ("" if said is None else str(said).lower()) in words.split("|")
+        several = words.split("|")
+        said = said if name in FIELDS else keys.one(name, words=several)
+        said = ("" if said is None else str(said).lower()) in several
     elif sign == ">":
         said = int(said or 0 if name in FIELDS else draft.count(keys, name)) > int(words)
     return bool(said) != bool(negated)

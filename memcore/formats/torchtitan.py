@@ -10,14 +10,13 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.errors import Issue, shown
-from memcore.formats.draft import Around, Draft, Keys, word
+from memcore.errors import Issue
+from memcore.formats.draft import Around, Draft, Keys, names
 from memcore.formats.programs import Program
 from memcore.words.training import ATTENTION as WORDS
 
 TITAN = Program("torchtitan")
 MODELS: Mapping[str, str] = TITAN.table["models"]
-OPTIMIZERS = {"Muon": "muon", "SGD": "sgd"}  # beside Adam's, which have an implementation
 
 
 def recognise(values: Mapping[str, Any]) -> bool:
@@ -49,27 +48,20 @@ def _gathered(values: Mapping[str, Any]) -> dict[str, Any]:
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What the file says."""
     values = _gathered(values)
-    keys = {n: Keys(v, f"{n}.{{}}".format) for n, v in values.items() if isinstance(v, Mapping)}
-    none = Keys({})
-    model, training = keys.get("model", none), keys.get("training", none)
-    parallel = keys["parallelism"]
-    recompute = keys.get("activation_checkpoint", none)
+    keys = Keys(values)
+    model, training, parallel, saved, compiled = (
+        keys.inner(name) for name in ("model", "training", "parallelism", "checkpoint", "compile")
+    )
     draft.model = draft.model or model_of(values)
     model.take("name", "flavor")
-    for name, section in (("training", training), ("parallelism", parallel)):
-        TITAN.read(section, draft, name)
-    saved = keys.get("checkpoint", none)
+    TITAN.read(keys, draft)
     if saved.on("enable") or saved.on("enable_checkpoint"):
         TITAN.read(saved, draft, "checkpoint")
         draft.keeps_checkpoints(10, "checkpoint.keep_latest_k")
     _attention(model, draft)
     draft.batch = draft.batch or draft.count(training, "global_batch_size")
-    pipelined = draft.fields.get("parallel.pp", 1) > 1
-    if pipelined:
+    if draft.fields.get("parallel.pp", 1) > 1:
         _pieces(parallel, draft)
-    compiled = keys.get("compile", none)
-    if training.on("compile") or compiled.on("enable"):
-        draft.put("train.kernels", "compile", "compile", True)
     cut = draft.fields.get("parallel.tp", 1) > 1
     if parallel.take("enable_sequence_parallel") is not None:
         cut = cut and parallel.on("enable_sequence_parallel")
@@ -90,30 +82,10 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.later.append(functools.partial(_shared_out, replicas, others))
     if sharded > 0:
         draft.ranks = sharded * replicas * others
-    reshard = str(parallel.take("fsdp_reshard_after_forward") or "default")
-    draft.put(
-        "train.zero",
-        2 if reshard == "never" or (pipelined and reshard == "default") else 3,
-        "parallelism.fsdp_reshard_after_forward",
-        reshard,
-    )
-    _recomputation(recompute, draft)
-    _precision(model, training, keys, draft)
-    optimizer = keys.get("optimizer", none)
-    kept = {"fused": "adamw", "foreach": "adamw-foreach"}
-    said = str(optimizer.take("name") or "AdamW")
-    if said in OPTIMIZERS:
-        draft.put("train.optimizer", OPTIMIZERS[said], "optimizer.name", said)
-        optimizer.take("implementation")
-    elif said not in ("Adam", "AdamW"):
-        draft.leave("optimizer.name", f"{shown(said)} has no word in a plan: AdamW is planned")
-    draft.read(optimizer, "train.optimizer", word(kept), "implementation")
-    draft.put("train.optimizer", "adamw", "optimizer.name", said)
-    if training.on("enable_cpu_offload"):
-        for what in ("parameters", "optimizer"):
-            draft.put(f"train.offload_{what}", "cpu", "training.enable_cpu_offload", True)
-    for section in keys.values():
-        TITAN.end(section, draft)
+    _converted(model, keys, draft)
+    TITAN.read(keys, draft, "precision")
+    for name in values:
+        TITAN.end(keys.inner(name), draft)
 
 
 def _shared_out(replicas: int, others: int, draft: Draft, around: Around) -> None:
@@ -129,7 +101,6 @@ def _shared_out(replicas: int, others: int, draft: Draft, around: Around) -> Non
 def _attention(model: Keys, draft: Draft) -> None:
     """The kernel of attention, and which of them is planned as another."""
     key = "model.attn_backend"
-    TITAN.read(model, draft, "model")
     said = draft.fields.get("train.attention")
     kernel = model.values.get("attn_backend")
     if said and kernel and kernel != said:
@@ -156,27 +127,12 @@ UNPLANNED = {"nvfp4": "training in NVFP4", "mx": "MXFP8 under FSDP2"}
 LOOPED = ("interleaved1f1b", "zbvzerobubble", "interleavedzerobubble", "loopedbfs")
 
 
-def _recomputation(keys: Keys, draft: Draft) -> None:
-    mode = str(keys.take("mode", words=("none",)) or "selective").lower()
-    option = str(keys.take("selective_ac_option") or "2")
-    key = "activation_checkpoint.mode"
-    if mode == "selective" and option == "op":
-        draft.put("train.checkpointing", "selective-op", key, "selective, op")
-    elif mode == "selective" and option.isdecimal() and int(option):
-        draft.put("train.checkpointing", "full", key, f"selective, {option}")
-        draft.put(
-            "train.checkpoint_every", int(option), "activation_checkpoint.selective_ac_option"
-        )
-    elif mode in ("none", "full"):
-        draft.put("train.checkpointing", mode, key, mode)
-    else:
-        draft.leave(key, f"{mode} has no word in a plan")
-
-
-def _precision(model: Keys, training: Keys, keys: Mapping[str, Keys], draft: Draft) -> None:
-    converters = [str(c) for c in model.take("converters") or ()]
-    eight = keys.get("quantize", keys.get("float8", Keys({})))
-    inner = eight.inner("linear").inner("float8") if "quantize" in keys else eight
+def _converted(model: Keys, keys: Keys, draft: Draft) -> None:
+    """Products of fewer bits."""
+    converters = names(model.take("converters"))
+    newer = "quantize" in keys.values
+    eight = keys.inner("quantize").inner("linear") if newer else keys
+    inner = eight.inner("float8")
     recipe = str(inner.take("recipe_name") or "tensorwise").lower()
     if any("float8" in c.lower() for c in converters):
         kind = "float8-rowwise" if recipe.startswith("rowwise") else "float8-tensorwise"
@@ -186,8 +142,3 @@ def _precision(model: Keys, training: Keys, keys: Mapping[str, Keys], draft: Dra
             bf16 = "bf16 is, with more bytes and less speed than the run has"
             issue = Issue("model.converters", f"{', '.join(named)}: {what} is not planned: {bf16}")
             draft.left.insert(0, issue)
-    if training.take("mixed_precision_param") == "float32":
-        draft.put("train.precision", "fp32", "training.mixed_precision_param", "float32")
-    if str(training.take("dtype") or "") == "bfloat16":
-        draft.put("train.precision", "bf16-pure", "training.dtype", "bfloat16")
-    draft.put("train.precision", "bf16-mixed", "training.mixed_precision_param", "bfloat16")

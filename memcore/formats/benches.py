@@ -19,6 +19,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, refusal
 from memcore.formats import hub
+from memcore.formats.programs import Program
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, get
 from memcore.words.engines import ENGINES, LLAMA_CPP, TENSORRT_LLM
@@ -137,55 +138,12 @@ def bench_of(data: bytes) -> Bench:
 
 # --- what each program calls a figure -------------------------------------------------------------
 
-# Of JSON the keys, of a part behind a dot; of a text or a table the titles; all in small letters
-# and with blanks. The first that is there counts.
-FIGURES = {
-    "token_ms": (
-        "mean tpot ms", "mean tpot (ms)", "streaming metrics.avg tpot ms", "mean itl ms",
-        "mean itl (ms)", "average time-per-output-token [tpot] (ms)",
-    ),
-    "first_ms": (
-        "mean ttft ms", "mean ttft (ms)", "streaming metrics.avg ttft ms",
-        "average time-to-first-token [ttft] (ms)",
-    ),
-    "token": ("inter token latency",),
-    "first": ("time to first token",),
-    "rate": (
-        "output throughput", "output token throughput (tok/s)", "output token throughput",
-        "performance.system output throughput tok s", "total output throughput (tokens/sec)",
-    ),
-    "prompt": (
-        "request info.avg input length", "average input length (tokens)", "input sequence length",
-    ),
-    "output": (
-        "request info.avg output length", "average output length (tokens)",
-        "output sequence length",
-    ),
-    "at_once": (
-        "max concurrency", "maximum request concurrency", "max request concurrency",
-        "request info.avg num concurrent requests", "number of concurrent requests",
-        "input config.concurrency", "input config.loadgen.concurrency",
-        "input config.phases.concurrency", "concurrency",
-    ),
-    "tp": ("world info.tp size", "tp size"),
-    "done": ("completed", "successful requests"),
-    "prompts": ("total input tokens",),  # tokens of all requests together
-    "outputs": ("total output tokens", "total generated tokens"),
-}  # fmt: skip
-SPEEDS = ("token_ms", "first_ms", "token", "first", "rate")
+BENCHMARKS = Program("benchmarks")
+FIGURES: Mapping[str, Sequence[str]] = BENCHMARKS.table["figures"]
+PROGRAMS: Mapping[str, str] = BENCHMARKS.table["programs"]
+SPEEDS = BENCHMARKS.listed("speeds")
+AVERAGES = [name for figure in BENCHMARKS.listed("averages") for name in FIGURES[figure]]
 MEASURED = {name for figure in SPEEDS for name in FIGURES[figure]}
-PROGRAMS = {  # by what only they say
-    "random range ratio": "SGLang's bench_serving",
-    "mean ttft ms": "vllm bench serve",
-    "mean tpot ms": "vllm bench serve",
-    "performance.system output throughput tok s": "trtllm-bench",
-    "total output throughput (tokens/sec)": "trtllm-bench",
-    "aiperf version": "AIPerf",
-    "input config.loadgen.concurrency": "AIPerf",
-    "time to first token": "genai-perf or AIPerf",
-    "inter token latency": "genai-perf or AIPerf",
-    "output token throughput": "genai-perf or AIPerf",
-}
 _UNITS = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 Said = dict[str, float | str]  # what a program says, by its own names
 
@@ -281,10 +239,6 @@ def _lines(content: str) -> list[Bench]:
     return [bench for said in results if (bench := _bench(said))]
 
 
-_PERF = (
-    "inter token latency", "time to first token", "output token throughput",
-    "input sequence length", "output sequence length",
-)  # fmt: skip
 # Of CSV, which has a number with commas in quotes; of a table.
 _CELL = r'(?:,"([\d.,]{1,20})"|,([\d.]{1,20})|\s*[│┃|]\s*([\d.,]{1,20}))'
 
@@ -292,8 +246,8 @@ _CELL = r'(?:,"([\d.,]{1,20})"|,([\d.]{1,20})|\s*[│┃|]\s*([\d.,]{1,20}))'
 def _perf_table(content: str) -> list[Bench]:
     """genai-perf's or AIPerf's table, or its CSV: the average stands first."""
     said: Said = {}
-    for title in _PERF:
-        row = rf'^[ "│┃|]*{title}(?: \(([a-z/ ]{{1,20}})\))?"?{_CELL}'
+    for title in AVERAGES:
+        row = rf'^[ "│┃|]*{re.escape(title)}(?: \(([a-z/ ]{{1,20}})\))?"?{_CELL}'
         if match := re.search(row, content, re.M | re.I):
             unit, *cells = (group or "" for group in match.groups())
             said[title] = _number("".join(cells)) * _UNITS.get(unit.lower(), 1.0)

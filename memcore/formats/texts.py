@@ -530,8 +530,11 @@ def _of_python(content: str) -> list[tuple[str, ...]]:
         found += lists
         if len(programs) == 1 and lists[1:]:
             found.append((*programs[0], *(w for ws in lists if ws is not programs[0] for w in ws)))
+    # A docstring shows commands line by line, as a script does, and is none itself.
+    notes = {id(each.value) for each in python.nodes(tree) if isinstance(each, ast.Expr)}
     texts = (each for each in python.nodes(tree) if isinstance(each, (ast.Constant, ast.JoinedStr)))
-    lines = (line for each in texts if " --" in (line := _line(each, known)))
+    spoken = (each for each in texts if id(each) not in notes)
+    lines = (line for each in spoken if " --" in (line := _line(each, known)))
     found += [tuple(_words(line)) for line in itertools.islice(lines, MAX_COMMANDS)]
     return found[:MAX_COMMANDS]
 

@@ -419,6 +419,9 @@ def _adapter(program: Program, keys: Keys, draft: Draft) -> str:
         draft.leave(key, "targets by a pattern are not read; give their names")
     elif targets:
         draft.put("train.lora_modules", ",".join(targets), key)
+    if (four or eight) and keys.on("bf16") and program.table.get("adapters_as_bf16"):
+        draft.put("train.adapter_dtype", "base", "bf16", "adapters are cast too")
+        draft.put("train.unquantized_dtype", "base", "bf16", "embeddings and head are cast back")
     by_trl = program is TRL and "train.adapter_dtype" not in draft.fields
     if by_trl and (four or eight) and not keys.values.keys() & OF_PEFT:
         draft.put("train.adapter_dtype", "base", "TRL's adapters of a quantized model", "bf16")

@@ -1,7 +1,7 @@
 """Fit the constants of engines to presets/evidence/engines.csv and throughput.csv, and again
 without each GPU, each model and each ninth of the cells (engine, GPU, ranks and model):
 `python benchmarks/fit_engines.py [--left-out]`. Prints what
-memcore/hardware/kernels.py and memcore/words/engines.py have (rounded), and the rows of
+memcore/hardware/kernels.py and [engines] of presets/words.toml have (rounded), and the rows of
 presets/evidence/engines.toml.
 
 What each point's steps do is asked of the engine once; then seconds are sums of it, and the fit is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from memcore.hardware import kernels
 from memcore.hardware.accelerator import Accelerator
@@ -18,7 +19,7 @@ from memcore.hardware.kernels import (
     memory_class,
 )
 from memcore.units import GiB, MiB
-from memcore.words.word import Word
+from memcore.words.word import Word, rows
 
 VLLM, VLLM_V0, TENSORRT_LLM = "vllm", "vllm-v0", "tensorrt-llm"
 SGLANG, OLDER_SGLANG = "sglang", "sglang-0.5.15"
@@ -160,133 +161,54 @@ class Engine(Word):
 
 
 AUTO = "auto"
-# vLLM's platforms and plugins (docs/getting_started/installation) and SGLang's (docs/platforms).
-OF_VLLM = ("nvidia", "amd", "intel", "google", "aws", "huawei")
-OF_SGLANG_CHIPS = ("nvidia", "amd", "intel", "google", "huawei")
 _SEQUENCE = _fitted("engines, a sequence of a step", 9.278e-6, "seconds")
-
-_LLAMA_CPP = Engine(
-    "llama.cpp",
-    "llama.cpp, with GGUF files.",
-    runtime="native",
-    cache="contiguous",
-    share=ALL,
-    tokens=(512, 512),
-    kernels=kernels.NATIVE,
-    off=kernels.OFF_NATIVE,
-    vendors=("apple", "generic"),
-    narrower=("q8_0", "q4_k_m"),
-    caches=("q8_0",),
-)
-
-_SGLANG = Engine(
-    "SGLang",
-    "SGLang since 0.5.16, 2026 and later; for most models as those before.",
-    share=POOL,
-    packs=True,
-    follows=True,
-    alternates=True,
-    kernels=kernels.SGLANG,
-    off=kernels.OFF_SGLANG,
-    step={"": _fitted("a step, SGLang", 0.7013e-3, "seconds")},
-    sequence=_SEQUENCE,
-    first={"": _fitted("before the first token, SGLang", 0.2471, "seconds")},
-    runs_on=OF_SGLANG_CHIPS,
-    vendors=OF_SGLANG_CHIPS,
-    since=(0, 5, 16),
-    older=OLDER_SGLANG,
-)
-
-ENGINES = {
-    VLLM: Engine(
-        "vLLM",
-        "vLLM since 0.8 (its V1 engine), 2025 and later.",
-        limit=256,
-        large=1024,
-        tokens=(2048, 8192),
-        packs=True,
-        follows=True,
-        kernels=kernels.VLLM,
-        off=kernels.OFF_TODAY,
-        sequence=_SEQUENCE,
-        step={"": _fitted("a step, vLLM", 0.5632e-3, "seconds")},
-        first={"": _fitted("before the first token, vLLM", 11.48e-3, "seconds")},
-        runs_on=OF_VLLM,
-        vendors=OF_VLLM,
-        since=(0, 8),
-        older=VLLM_V0,
-    ),
-    VLLM_V0: Engine(
-        "vLLM V0",
-        "vLLM of 2023 and 2024, before its V1 engine.",
-        limit=256,
-        kernels={"": kernels.V0},
-        runs_on=("nvidia", "amd"),
-    ),
-    SGLANG: _SGLANG,
-    # Its loader has scales in fp32, and its kernels' own stand beside them (mxfp4_marlin_moe.py and
-    # marlin_utils_fp4.py, prepare_moe_mxfp4_layer_for_marlin: since 0.5.16 loaded in 8 bits, and
-    # let go of by _discard_mxfp4_marlin_repack_inputs).
-    OLDER_SGLANG: replace(
-        _SGLANG,
-        label="SGLang until 0.5.15",
-        help="SGLang of 2025 and 2026: it has scales of MXFP4 experts twice on Hopper.",
-        vendors=(),
-        since=(),
-        older="",
-        scales=4 + 1,
-    ),
-    TENSORRT_LLM: Engine(
-        "TensorRT-LLM",
-        "TensorRT-LLM since 1.0, with its PyTorch backend; requests wait rather than be put out "
-        "(GUARANTEED_NO_EVICT).",
-        share=LEFT,
-        sure=True,
-        follows=True,
-        kernels=kernels.TENSORRT_LLM,
-        off=kernels.OFF_TODAY,
-        step={
-            "Blackwell": _fitted("a step, TensorRT-LLM on Blackwell", 0.5097e-3, "seconds"),
-            "": _fitted("a step, TensorRT-LLM", 1.289e-3, "seconds"),
-        },
-        sequence=_SEQUENCE,
-        first={
-            "Blackwell": _fitted(
-                "before the first token, TensorRT-LLM on Blackwell", 0.01608, "seconds"
-            ),
-            "": _fitted("before the first token, TensorRT-LLM", 0.08072, "seconds"),
-        },
-        runs_on=("nvidia",),
-        vendors=("nvidia",),
-    ),
-    LLAMA_CPP: _LLAMA_CPP,
-    MLX: replace(
-        _LLAMA_CPP,
-        label="MLX",
-        help="mlx-lm, on Apple's GPUs: taken to be as quick as llama.cpp there.",
-        tokens=(2048, 2048),
-        runs_on=("apple", "nvidia"),
-        vendors=("apple",),
-        narrower=("int8", "int4-g64"),
-        caches=(),
-    ),
-    TRANSFORMERS: Engine(
-        "transformers",
-        "transformers' generate: Python starts each kernel, which small batches wait for.",
-        runtime="eager",
-        cache="dynamic",
-        share=ALL,
-        kernels={"": kernels.EAGER},
-    ),
-    GPT_FAST: Engine(
-        "gpt-fast",
-        "PyTorch with the whole model compiled into one graph, as gpt-fast.",
-        runtime="compiled",
-        cache="contiguous",
-        share=ALL,
-        kernels={"": kernels.COMPILED},
-    ),
+KERNELS: dict[str, Mapping[str, Kernels]] = {
+    "vllm": kernels.VLLM,
+    "v0": {"": kernels.V0},
+    "sglang": kernels.SGLANG,
+    "tensorrt-llm": kernels.TENSORRT_LLM,
+    "native": kernels.NATIVE,
+    "eager": {"": kernels.EAGER},
+    "compiled": {"": kernels.COMPILED},
 }
+OFF = {
+    "today": kernels.OFF_TODAY,
+    "before": OFF_BEFORE,
+    "sglang": kernels.OFF_SGLANG,
+    "native": kernels.OFF_NATIVE,
+}
+
+
+def _by_architecture(what: str, label: str, seconds: Mapping[str, float]) -> Mapping[str, Constant]:
+    return {
+        on: _fitted(f"{what}, {label} on {on}" if on else f"{what}, {label}", value, "seconds")
+        for on, value in seconds.items()
+    }
+
+
+def _engine(row: Mapping[str, Any], known: Mapping[str, Engine]) -> Engine:
+    """An engine by its row of presets/words.toml."""
+    words = dict(row)
+    if like := words.pop("like", ""):
+        return replace(known[like], **words)
+    if "off" in words:
+        words["off"] = OFF[words["off"]]
+    if words.pop("sequence", False):
+        words["sequence"] = _SEQUENCE
+    for name, what in (("step", "a step"), ("first", "before the first token")):
+        if name in words:
+            words[name] = _by_architecture(what, words["label"], words[name])
+    return Engine(**words | {"kernels": KERNELS[words["kernels"]]})
+
+
+def _engines() -> dict[str, Engine]:
+    engines: dict[str, Engine] = {}
+    for name, row in rows("engines").items():
+        engines[name] = _engine(row, engines)
+    return engines
+
+
+ENGINES = _engines()
 
 CHOICES: dict[str, Word] = {
     AUTO: Word(

@@ -14,6 +14,7 @@ SUMS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
     ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
 }
 SUPPORTED = ("is_bf16_supported", "is_bfloat16_supported")  # asked of the GPU, which has it
 READS = ("getenv", "get")  # of os and os.environ: a variable, or what stands beside it

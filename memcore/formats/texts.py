@@ -79,13 +79,6 @@ SLURM = {
     "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
 }
 _AFTER = re.compile(r"(?<=\s)#\s")  # a comment begins, where no quote follows on its line
-_SUMS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 UNSET = "$"  # what a value begins with that the text does not say
 
 
@@ -218,12 +211,7 @@ def _read_as(read: Callable[[str], Any], content: str) -> Any:
         mark = getattr(e, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise ValueError(f"{where}{getattr(e, 'problem', None) or 'not readable'}") from None
-    if _is_large(found):
-        raise ValueError(
-            f"it has more than {MAX_VALUES:,} values, with those that its anchors repeat"
-        )
-    if _is_deep(found):
-        raise ValueError(f"it is nested more than {MAX_NESTED} deep")
+    _check_size(found)
     return found
 
 
@@ -305,34 +293,24 @@ def broken(text: Text) -> str:
     return ""
 
 
-def _is_deep(found: Any) -> bool:
-    """Whether a document is nested deeper than a file may be."""
-    level = [found] if isinstance(found, (Mapping, list)) else []
-    for _ in range(MAX_NESTED):
-        level = [
-            inner
+def _check_size(found: Any) -> None:
+    """Raises ValueError of a document that has more values than a file may, those of its aliases
+    each time, or that is nested deeper."""
+    level, left = [found], MAX_VALUES
+    for _ in range(MAX_NESTED + 1):
+        inner = (
+            each.values() if isinstance(each, Mapping) else each
             for each in level
-            for inner in (each.values() if isinstance(each, Mapping) else each)
-            if isinstance(inner, (Mapping, list))
-        ]
+            if isinstance(each, (Mapping, list))
+        )
+        left -= len(level)
+        level = list(itertools.islice(itertools.chain.from_iterable(inner), max(0, left) + 1))
+        if left < len(level):
+            more = "with those that its anchors repeat"
+            raise ValueError(f"it has more than {MAX_VALUES:,} values, {more}")
         if not level:
-            return False
-    return True
-
-
-def _is_large(found: Any) -> bool:
-    """Whether a document has more values than a file may, those of its aliases each time."""
-    left, level = MAX_VALUES, [found]
-    while level:
-        each = level.pop()
-        left -= 1
-        if left < 0:
-            return True
-        if isinstance(each, Mapping):
-            level += each.values()
-        elif isinstance(each, list):
-            level += each
-    return False
+            return
+    raise ValueError(f"it is nested more than {MAX_NESTED} deep")
 
 
 _INTERPOLATED = re.compile(
@@ -396,7 +374,8 @@ def _documents(content: str) -> list[Any]:
     try:
         _bounded_yaml(plain)
         found = list(yaml.load_all(plain, _Plain))
-        return [] if _is_large(found) else found
+        _check_size(found)
+        return found
     except (ValueError, RecursionError, yaml.YAMLError):
         return []
 
@@ -446,36 +425,24 @@ def _commands(text: Text) -> tuple[tuple[str, ...], ...]:
         return ()
     if built := _of_dockerfile(text.content):
         return tuple(built)
-    if re.search(r"^macros:[ \t]*$", text.content, re.MULTILINE) and "cmd:" in text.content:
-        return _script(_with_macros(text), {})
     manifest = any(word in text.content for word in ("image", "modelFormat", '"args"'))
     containers = _containers(_documents(text.content)) if manifest else []
     found = [command for each in containers for command in _of_container(each)]
-    given = _of_envs(text) if "envs:" in text.content else {}
-    return tuple(found[:MAX_COMMANDS]) or (*_of_python(text.content), *_script(text.content, given))
+    if found:
+        return tuple(found[:MAX_COMMANDS])
+    given, content = _environment(text, "envs"), text.content
+    if macros := _environment(text, "macros"):  # of llama-swap, whose names may have dashes
+        given = {name.replace("-", "_"): " ".join(value.split()) for name, value in macros.items()}
+        content = _MACRO.sub(lambda found: found[0].replace("-", "_"), content)
+    return (*_of_python(content), *_script(content, given))
 
 
-def _of_envs(text: Text) -> dict[str, str]:
-    """Variables that a file of SkyPilot or dstack sets for what it runs."""
-    envs = (text.document or {}).get("envs")
-    pairs = envs.items() if isinstance(envs, Mapping) else _pairs(envs)
-    return {str(name): str(value) for name, value in pairs if value is not None}
+_MACRO = re.compile(r"\$\{[\w-]{1,80}\}")
 
 
-def _with_macros(text: Text) -> str:
-    """A file of llama-swap with its macros put in, each ${name} of its commands."""
-    macros = (text.document or {}).get("macros")
-    pairs = macros.items() if isinstance(macros, Mapping) else ()
-    given = {str(name): str(value) for name, value in pairs}
-    left = MAX_PUT_IN
-
-    def value(found: re.Match[str]) -> str:
-        nonlocal left
-        put = " ".join(given.get(found[1], found[0]).split())
-        left -= len(put)
-        return put if left >= 0 else found[0]
-
-    return re.sub(r"\$\{([\w-]{1,80})\}", value, text.content)
+def _environment(text: Text, key: str) -> dict[str, str]:
+    """Variables that a document sets for what it runs, as those of SkyPilot and dstack do."""
+    return _pairs((text.document or {}).get(key)) if f"{key}:" in text.content else {}
 
 
 _FROM = re.compile(r"^FROM[ \t]+(?:--\S+[ \t]+)?(\S+)", re.MULTILINE | re.IGNORECASE)
@@ -489,22 +456,23 @@ def _of_dockerfile(content: str) -> list[tuple[str, ...]]:
         return []
     content = _continued(content)
     images = _FROM.findall(content)  # of which lines that go on may leave none
-    variables: dict[str, str] = {}
-    for line in _ENV.findall(content):
-        for word in _words(line) if "=" in line.split()[0] else [line.strip().replace(" ", "=", 1)]:
-            name, _, value = word.partition("=")
-            variables[name] = value
-    runs = {name: _expanded(line, variables) for name, line in _RUNS.findall(content)}
-    words: list[str] = []
-    for name in ("ENTRYPOINT", "CMD"):
-        line = runs.get(name, "")
-        try:
-            listed = json.loads(line) if line.startswith("[") else None
-        except (ValueError, RecursionError):
-            listed = None
-        for word in listed if isinstance(listed, list) else _words(line):
-            words += _inner(str(word))
-    return [(images[-1], *words)] if words and images else []
+    sets = [
+        _words(line) if "=" in line.split()[0] else [line.strip().replace(" ", "=", 1)]
+        for line in _ENV.findall(content)
+    ]
+    runs = {name.lower(): _json_list(line) or line for name, line in _RUNS.findall(content)}
+    container = {"environment": list(itertools.chain(*sets)), "command": runs.get("cmd")}
+    container |= {"entrypoint": runs.get("entrypoint"), "image": images[-1] if images else None}
+    return _of_container(container) if images else []
+
+
+def _json_list(line: str) -> list[Any]:
+    """A list in JSON; [] of what is none."""
+    try:
+        found = json.loads(line) if line.startswith("[") else None
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
 
 
 def _of_python(content: str) -> list[tuple[str, ...]]:
@@ -866,9 +834,7 @@ def _containers(documents: Sequence[Any]) -> list[Mapping[str, Any]]:
 def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """What a container runs, after the image that runs it, with its own environment put in; a
     script among its words is commands of its own."""
-    given = container.get("environment", container.get("env"))
-    pairs = given.items() if isinstance(given, Mapping) else _pairs(given)
-    variables = {str(name): str(value) for name, value in pairs if value is not None}
+    variables = _pairs(container.get("environment", container.get("env")))
     words: list[str] = []
     scripts: list[str] = []
     named = False  # whether the next word is the name of a script that stands among the words
@@ -933,14 +899,18 @@ def _of_environment(image: str, variables: Mapping[str, str]) -> list[str]:
 OF_LLAMA = {"n-parallel": "parallel", "ubatch": "ubatch-size", "batch": "batch-size"}
 
 
-def _pairs(given: Any) -> Iterable[tuple[Any, Any]]:
-    """An environment written as a list: of 'NAME=value', or of a name and a value."""
-    for each in given if isinstance(given, list) else ():
-        if isinstance(each, Mapping):
-            yield each.get("name"), each.get("value")
-        else:
-            name, _, value = str(each).partition("=")
-            yield name, value
+def _pairs(given: Any) -> dict[str, str]:
+    """An environment by its names, also where it is a list of 'NAME=value', or of a name and a
+    value."""
+    pairs: Iterable[tuple[Any, Any]] = given.items() if isinstance(given, Mapping) else ()
+    if isinstance(given, list):
+        pairs = (
+            (each.get("name"), each.get("value"))
+            if isinstance(each, Mapping)
+            else str(each).partition("=")[::2]
+            for each in given
+        )
+    return {str(name): str(value) for name, value in pairs if value is not None}
 
 
 def _expanded(content: str, variables: Mapping[str, str]) -> str:
@@ -963,10 +933,11 @@ def _expanded(content: str, variables: Mapping[str, str]) -> str:
         for _ in range(4):  # a sum may be of variables that are sums themselves
             said = re.sub(r"\$?([A-Za-z_]\w*)", lambda name: variables.get(name[1], name[0]), said)
             said = said.replace("$((", "((")[:MAX_EXPANDED]
-        try:
-            return str(_value(ast.parse(said.strip(), mode="eval").body))
-        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
-            return re.sub(r"\s", "", found[0])
+        try:  # a shell divides whole numbers
+            whole = python.value(ast.parse(said.strip().replace("/", "//"), mode="eval").body, {})
+        except (SyntaxError, ValueError, RecursionError):
+            whole = None
+        return str(whole) if isinstance(whole, int) else re.sub(r"\s", "", found[0])
 
     for _ in range(4):
         put = _sums(_VARIABLE.sub(value, content), total)
@@ -1002,14 +973,6 @@ def module(content: str) -> ast.Module:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return nothing
     return tree if python.depth(tree) <= MAX_NESTED else nothing
-
-
-def _value(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.BinOp) and type(node.op) in _SUMS:
-        return _SUMS[type(node.op)](_value(node.left), _value(node.right))
-    raise ValueError
 
 
 def _split(content: str) -> Iterator[tuple[str, ...]]:

@@ -196,7 +196,7 @@ class Keys:
 
     def named(self, *keys: str) -> str:
         """The first of these keys that the file has."""
-        return self.written(next((key for key in keys if key in self.values), keys[0]))
+        return self.written(next((key for key in keys if key in self.values), (*keys, "")[0]))
 
     def written(self, key: str) -> str:
         """A key as the file writes it."""

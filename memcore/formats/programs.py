@@ -168,10 +168,22 @@ class Row:
             draft.put(path, value, key, given)
 
 
+FOLDER = files("presets") / "programs"
+
+
+def tables_with(*keys: str) -> list[str]:
+    """The tables that say each of some keys, by their names."""
+    texts = {each.name: each.read_text(encoding="utf-8") for each in FOLDER.iterdir()}
+    return sorted(
+        name.removesuffix(".toml")
+        for name, text in texts.items()
+        if all(re.search(rf"^{key} = ", text, re.MULTILINE) for key in keys)
+    )
+
+
 @functools.cache
 def _table(name: str) -> Mapping[str, Any]:
-    text = files("presets").joinpath("programs", f"{name}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 class Program:

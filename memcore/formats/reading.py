@@ -128,7 +128,7 @@ ADAPTER, LORA, IMAGES = "train.adapter", "lora", "serve.images"
 GUESSER = "serve.draft_model"
 USUAL_GUESSES = 3  # where a draft is given and no file says how many tokens it guesses
 # What is started by a script's commands, whose variables it may set to several values.
-SERVERS = {*ENGINES, "TGI", "LMDeploy"}
+SERVERS = {*ENGINES, *(each.label for each in servers.SERVERS)}
 # What leaves PyTorch's allocator as it is.
 ON_PYTORCH = {"Trainer", "ms-swift", "OpenRLHF", "DeepSpeed", "Accelerate", "GPT-NeoX", "torchtune"}
 TRAINERS = {"Trainer", "Megatron", "verl", "OpenRLHF", "slime", "ms-swift"}

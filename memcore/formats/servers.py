@@ -15,7 +15,7 @@ from typing import Any
 from memcore.errors import shown
 from memcore.formats import hub, placement, python
 from memcore.formats.draft import Around, Draft, Keys, UnsaidError, hyphened, positive
-from memcore.formats.programs import Program
+from memcore.formats.programs import Program, tables_with
 from memcore.formats.texts import OF_LLAMA, UNSET, adds, module, options
 from memcore.units import GiB
 from memcore.words.engines import ENGINES, LLAMA_CPP, VLLM, roomy
@@ -29,7 +29,7 @@ MAX_DEPTH, MOST = 8, 200
 
 
 class Server(Program):
-    """How one engine's command is read: by its table, and by `more` where that says not all.
+    """How one engine's command is read: by its table, and by MORE where that says not all.
 
     A table has besides `engine`, the word of serve.engine; `command`, what a command has in it;
     `label`, where no plan has its engine and the nearest is planned; `model`, the options that name
@@ -39,9 +39,8 @@ class Server(Program):
     how, the model, how many.
     """
 
-    def __init__(self, name: str, more: Callable[[Keys, Draft], None]):
+    def __init__(self, name: str):
         super().__init__(name)
-        self.more = more
         self.engine: str = self.table["engine"]
         self.label: str = self.table.get("label", self.engine)  # what the program is called
         self.program = re.compile(self.table["command"])
@@ -151,16 +150,9 @@ def _configured(values: Mapping[str, Any]) -> tuple[Server, dict[str, Any]] | No
     return None
 
 
-# Types of caches by the numbers that ggml has for them.
-GGML_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0"}
-
-
 def _bound(values: Mapping[str, Any], context: int, draft: Draft) -> dict[str, Any]:
     """What llama-cpp-python is given, as llama.cpp's options; the defaults are its own."""
     found = LLAMA.rename(values)
-    for name in ("cache_type_k", "cache_type_v"):
-        if (kind := found.get(name)) is not None:
-            found[name] = GGML_TYPES.get(int(kind) if str(kind).isdecimal() else -1, kind)
     if found.get("gpu_layers") is None:
         draft.leave("n_gpu_layers", "is not said: llama-cpp-python has all layers on the CPU then")
     if found.get("ctx_size") is None:
@@ -298,7 +290,7 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
             draft.wants[file] = "its options"
     for option in server.listed("second_tier"):
         _second_tier(keys, draft, option)
-    server.more(keys, draft)
+    MORE.get(server.name, _no_more)(keys, draft)
     if server.listed("guess"):
         section = keys.inner("speculative_config") if server is TENSORRT else keys
         _drafts(draft, *map(section.take, server.listed("guess")))
@@ -764,18 +756,18 @@ def _tgi(keys: Keys, draft: Draft) -> None:
         draft.put("serve.output_len", total - prompt, "--max-total-tokens", total)
 
 
-def _lmdeploy(keys: Keys, draft: Draft) -> None:
-    bits = keys.one("quant_policy")
-    if str(bits) in QUANT_POLICIES:
-        draft.put("serve.kv_dtype", QUANT_POLICIES[str(bits)], "--quant-policy", bits)
+def _no_more(keys: Keys, draft: Draft) -> None:
+    """Of a server whose table says all."""
 
 
-QUANT_POLICIES = {"4": "int4", "8": "int8"}
-
-
-VLLM_TABLE, SGLANG = Server("vllm", _vllm), Server("sglang", _sglang)
-TENSORRT, LLAMA = Server("tensorrt-llm", _tensorrt), Server("llama.cpp", _llama)
-SERVERS = (
-    *(VLLM_TABLE, SGLANG, TENSORRT, LLAMA),
-    *(Server("tgi", _tgi), Server("lmdeploy", _lmdeploy)),
-)
+# What no table says, by the table.
+MORE: Mapping[str, Callable[[Keys, Draft], None]] = {
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "tensorrt-llm": _tensorrt,
+    "llama.cpp": _llama,
+    "tgi": _tgi,
+}
+# Of a command that starts several the first counts.
+SERVERS = tuple(map(Server, dict.fromkeys((*MORE, *tables_with("engine", "command")))))
+VLLM_TABLE, SGLANG, TENSORRT, LLAMA, *_ = SERVERS

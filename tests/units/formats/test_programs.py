@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from memcore.formats import Text, programs, read_files, servers
 from memcore.formats.draft import Draft, Words
 from memcore.formats.programs import Program, Row
 from memcore.formats.servers import SERVERS, told
@@ -139,3 +141,47 @@ def test_defaults_that_moved_are_known(program, version):
         if then[1] != now[1]
     }
     assert moved == MOVED[program, version]
+
+
+OF_A_NEW_SERVER = """
+source = "made up"
+also = "servers_words"
+engine = "vllm"
+label = "Made Up"
+command = "\\\\bmadeup-serve\\\\b"
+model = "weights"
+read = [
+  { to = "serve.tp", keys = "cards", as = "positive" },
+  { to = "serve.max_seq_len", keys = "longest", as = "positive" },
+  { to = "serve.kv_dtype", keys = "cache", as = "caches", else = "bf16" },
+  { to = "serve.runtime", keys = "slow", on = "eager" },
+]
+
+[harmless]
+names = "port"
+
+[left]
+"adapters of a server are not planned" = "adapters"
+"""
+
+
+def test_a_new_server_needs_a_table_alone(tmp_path, monkeypatch):
+    """Its commands are read with nothing of it in Python."""
+    shutil.copytree(str(FOLDER), tmp_path, dirs_exist_ok=True)
+    (tmp_path / "madeup.toml").write_text(OF_A_NEW_SERVER)
+    monkeypatch.setattr(programs, "FOLDER", tmp_path)
+    names = programs.tables_with("engine", "command")
+    assert set(names) == {"madeup", *(each.name for each in SERVERS)}
+    monkeypatch.setattr(servers, "SERVERS", tuple(map(servers.Server, names)))
+    command = (
+        "madeup-serve --weights Qwen/Qwen3-8B --cards 2 --longest 4k --slow --cache fp8 "
+        "--port 80 --adapters a --strange 1"
+    )
+    read = read_files([Text("start.sh", command)], gpu="h100-sxm-80gb")
+    serve = read.plan.serve
+    assert read.kinds == {"start.sh": "Made Up"}
+    assert read.plan.model == "qwen3-8b"
+    assert (serve.engine, serve.tp, serve.max_seq_len) == ("vllm", 2, 4000)
+    assert (serve.runtime, serve.kv_dtype) == ("eager", "fp8")
+    assert [issue.field for issue in read.left] == ["Made Up", "--adapters"]
+    assert read.unread == ("--strange",)

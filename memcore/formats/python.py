@@ -18,7 +18,12 @@ SUMS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 SUPPORTED = ("is_bf16_supported", "is_bfloat16_supported")  # asked of the GPU, which has it
 READS = ("getenv", "get")  # of os and os.environ: a variable, or what stands beside it
-CONVERTS = ("int", "float", "str", "bool")
+CONVERTS: Mapping[str, Callable[[Any], Any]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": bool,
+}
 
 
 MOST = 10**30  # of a number that sums make
@@ -87,7 +92,7 @@ def constants(tree: ast.Module) -> dict[str, Any]:
             if isinstance(target, ast.Name) and said is not None and _is_small(said):
                 found[target.id] = said
         elif isinstance(node, ast.FunctionDef):  # what its parameters are where nobody gives them
-            for name, said in _defaults(node, found):
+            for name, said in defaults(node, found):
                 found.setdefault(name, said)
         elif isinstance(node, ast.ClassDef) and node.decorator_list:  # a dataclass
             for name, said in _fields(node, found):
@@ -118,7 +123,7 @@ def _default(call: ast.Call, constants: Mapping[str, Any]) -> Any:
     return next((value(k.value, constants) for k in call.keywords if k.arg == "default"), None)
 
 
-def _defaults(node: ast.FunctionDef, constants: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def defaults(node: ast.FunctionDef, constants: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Parameters of a function whose default is a constant."""
     given = node.args.args[len(node.args.args) - len(node.args.defaults) :]
     pairs = [*zip(given, node.args.defaults, strict=True)]
@@ -144,52 +149,92 @@ def _field(node: ast.expr, constants: Mapping[str, Any]) -> Any:
     return value(node, constants)
 
 
+class Evaluator:
+    """What expressions come to where constants say it: a constant, what a name stands for, a sum of
+    such, the last word of torch.bfloat16; None for all else. `names`: those of constants, after a
+    dot those of options."""
+
+    def __init__(self, names: Mapping[str, Any]):
+        self.names = names
+
+    def value(self, node: ast.expr) -> Any:
+        """What an expression comes to."""
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                return self.names.get(node.id)
+            case ast.Attribute():
+                return self.attribute(node)
+            case ast.List() | ast.Tuple():
+                found = [self.value(each) for each in node.elts]
+                return found if found and None not in found else None
+            case ast.Dict():
+                return self._pairs(node)
+            case ast.UnaryOp():
+                inner = self.value(node.operand)
+                if isinstance(node.op, ast.Not):
+                    return None if inner is None else not inner
+                return -inner if _number(inner) and isinstance(node.op, ast.USub) else None
+            case ast.BinOp():
+                return _sum(node.op, self.value(node.left), self.value(node.right))
+            case ast.Call():
+                return self.call(node)
+        return None
+
+    def attribute(self, node: ast.Attribute) -> Any:
+        """What a part of something is."""
+        own = isinstance(node.value, ast.Name) and node.value.id == "torch"
+        return node.attr if own else self.names.get(f".{node.attr}")
+
+    def call(self, node: ast.Call) -> Any:
+        """What a call returns, of dict(), of conversions, and of what asks the environment."""
+        last = last_name(node.func)
+        if last in SUPPORTED:
+            return True
+        if last not in {"dict", *READS, *CONVERTS}:
+            return None
+        function = ast.unparse(node.func)
+        if function == "dict":
+            return arguments(node, self.names)[0]
+        if last in READS and function.startswith("os.") and len(node.args) == 2:
+            return self.value(node.args[1])
+        if function in CONVERTS and len(node.args) == 1:
+            inner = self.value(node.args[0])
+            try:
+                return None if inner is None else CONVERTS[function](inner)
+            except (TypeError, ValueError, OverflowError):
+                return None
+        return None
+
+    def _pairs(self, node: ast.Dict) -> dict[str, Any]:
+        pairs: dict[str, Any] = {}
+        for key, each in zip(node.keys, node.values, strict=True):
+            name, said = self.value(key) if key else None, self.value(each)
+            if key is None and isinstance(said, Mapping):  # **more
+                pairs |= said
+            elif isinstance(name, str):
+                pairs[name] = said
+        return pairs
+
+
 def value(node: ast.expr, constants: Mapping[str, Any]) -> Any:
-    """A constant, what a name stands for, a sum of such, the last word of torch.bfloat16; None for
-    all else."""
-    match node:
-        case ast.Constant():
-            return node.value
-        case ast.Name():
-            return constants.get(node.id)
-        case ast.Attribute():
-            own = isinstance(node.value, ast.Name) and node.value.id == "torch"
-            return node.attr if own else constants.get(f".{node.attr}")
-        case ast.List() | ast.Tuple():
-            found = [value(each, constants) for each in node.elts]
-            return found if found and None not in found else None
-        case ast.Dict():
-            pairs: dict[str, Any] = {}
-            for key, each in zip(node.keys, node.values, strict=True):
-                name, said = value(key, constants) if key else None, value(each, constants)
-                if key is None and isinstance(said, Mapping):  # **more
-                    pairs |= said
-                elif isinstance(name, str):
-                    pairs[name] = said
-            return pairs
-        case ast.UnaryOp():
-            inner = value(node.operand, constants)
-            if isinstance(node.op, ast.Not):
-                return None if inner is None else not inner
-            return -inner if _number(inner) and isinstance(node.op, ast.USub) else None
-        case ast.BinOp():
-            return _sum(node, constants)
-        case ast.Call():
-            return _called(node, constants)
-    return None
+    """What an expression comes to, with constants by their names."""
+    return Evaluator(constants).value(node)
 
 
-def spread(call: ast.Call, constants: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """What a call is given as **mapping, where constants make that mapping; and how it writes those
-    of which nothing is known."""
+def arguments(call: ast.Call, constants: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What a call is given by name, None where no constant says it, with what stands in **mapping
+    where constants make that; and how it writes those of which nothing is known."""
     found, unknown = dict[str, Any](), list[str]()
-    for each in call.keywords:
-        if each.arg is None:
-            said = value(each.value, constants)
-            if isinstance(said, Mapping):
-                found |= said
-            else:
-                unknown.append(f"**{ast.unparse(each.value)[:40]}")
+    for each in sorted(call.keywords, key=lambda each: each.arg is not None):
+        said = value(each.value, constants)
+        if each.arg:
+            found[each.arg] = said
+        elif isinstance(said, Mapping):
+            found |= said
+        else:
+            unknown.append(f"**{ast.unparse(each.value)[:40]}")
     return found, unknown
 
 
@@ -197,35 +242,11 @@ def _number(found: Any) -> bool:
     return isinstance(found, (int, float)) and not isinstance(found, bool)
 
 
-def _sum(node: ast.BinOp, constants: Mapping[str, Any]) -> Any:
-    left, right = value(node.left, constants), value(node.right, constants)
-    if type(node.op) not in SUMS or not (_number(left) and _number(right)):
+def _sum(sign: ast.operator, left: Any, right: Any) -> Any:
+    if type(sign) not in SUMS or not (_number(left) and _number(right)):
         return None
     try:
-        found = SUMS[type(node.op)](left, right)
+        found = SUMS[type(sign)](left, right)
     except (ArithmeticError, ValueError):
         return None
     return found if abs(found) < MOST else None
-
-
-def _called(node: ast.Call, constants: Mapping[str, Any]) -> Any:
-    last = last_name(node.func)
-    if last in SUPPORTED:
-        return True
-    if last not in {"dict", *READS, *CONVERTS}:
-        return None
-    function = ast.unparse(node.func)
-    if function == "dict":
-        more, _ = spread(node, constants)
-        return more | {k.arg: value(k.value, constants) for k in node.keywords if k.arg}
-    if last in READS and function.startswith("os.") and len(node.args) == 2:
-        return value(node.args[1], constants)
-    if function in CONVERTS and len(node.args) == 1:
-        inner = value(node.args[0], constants)
-        if inner is None:
-            return None
-        try:
-            return {"int": int, "float": float, "str": str, "bool": bool}[function](inner)
-        except (TypeError, ValueError, OverflowError):
-            return None
-    return None

@@ -12,14 +12,12 @@ from typing import Any
 
 from memcore.formats import hub, nemo, python
 from memcore.formats.draft import Draft
-from memcore.formats.megatron import MASTERS, MOMENTS
 from memcore.formats.programs import Program
 from memcore.formats.texts import MAX_VALUES, module
 from memcore.models import cards
 
 RECIPES = Program("nemo", "recipes")
 MARKS = nemo.NEMO.names["recipe"]
-DTYPES = (*MOMENTS, MASTERS)  # said as torch.bfloat16
 BEGINS = re.compile(r"_(?:config|recipe)$")  # of what is called: another recipe
 GPUS = re.compile(r"_(\d+)gpus?(?=_|$)")  # in a recipe's name
 ENDS = re.compile(r"_(?:pretrain|finetune|sft|peft|lora|config|recipe|performance).*$")
@@ -36,14 +34,12 @@ def jobs(content: str) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
-            said = (
-                dict(_keywords(node))
-                | dict(_defaults(node))
-                | dict(_assigned(_lines(node, helpers, left)))
-            )
+            parameters = python.defaults(node, {})
+            said = dict(_keywords(node))
+            said |= {RECIPES.renamed.get(name, name): value for name, value in parameters}
+            said |= dict(_assigned(_lines(node, helpers, left)))
             if len(MARKS & said.keys()) >= 3:
-                called = (each for each in ast.walk(node) if isinstance(each, ast.Call))
-                tried = (node.name, *map(_callee, called), str(constants.get("NAME", "")))
+                tried = (node.name, *map(_callee, _calls(node)), str(constants.get("NAME", "")))
                 models = (_model(each) for each in tried)
                 named = next((each for each in models if each), "")
                 found[node.name] = {"policy": {"megatron_cfg": said, "model_name": named}}
@@ -90,16 +86,12 @@ def _setters(node: ast.FunctionDef) -> list[str]:
         for each in ast.walk(node)
         if isinstance(each, ast.Return) and isinstance(each.value, ast.Name)
     }
-    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
     return [
         python.last_name(call.func)
-        for call in calls
-        if any(_named(each) in returned for each in (*call.args, *(k.value for k in call.keywords)))
+        for call in _calls(node)
+        for each in (*call.args, *(k.value for k in call.keywords))
+        if isinstance(each, ast.Name) and each.id in returned
     ]
-
-
-def _named(node: ast.expr) -> str:
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _helpers(content: str, job: str) -> list[str]:
@@ -110,10 +102,12 @@ def _helpers(content: str, job: str) -> list[str]:
 
 def _base(content: str, job: str) -> str:
     """The recipe that a job begins with; '' of one that says all itself."""
-    functions = (node for node in ast.parse(content).body if isinstance(node, ast.FunctionDef))
-    node = next(node for node in functions if node.name == job)
-    called = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+    called = (each.func for each in _calls(functions(content)[job]))
     return next((said for said in map(ast.unparse, called) if BEGINS.search(said)), "")
+
+
+def _calls(node: ast.AST) -> Iterator[ast.Call]:
+    return (each for each in ast.walk(node) if isinstance(each, ast.Call))
 
 
 def _lines(
@@ -132,36 +126,25 @@ def _lines(
             yield from ast.walk(statement)
 
 
-def _defaults(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:
-    given = node.args.args[len(node.args.args) - len(node.args.defaults) :]
-    for parameter, default in zip(given, node.args.defaults, strict=True):
-        if isinstance(default, ast.Constant):
-            yield RECIPES.renamed.get(parameter.arg, parameter.arg), default.value
-
-
 def _keywords(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:
     """What a function says in calls, as run.Config(MegatronStrategy, context_parallel_size=2)."""
-    for call in ast.walk(node):
-        for each in call.keywords if isinstance(call, ast.Call) else ():
-            if each.arg and isinstance(each.value, ast.Constant) and each.value.value is not None:
-                yield RECIPES.renamed.get(each.arg, each.arg), each.value.value
+    for call in _calls(node):
+        for name, said in python.arguments(call, {})[0].items():
+            if said is not None:
+                yield RECIPES.renamed.get(name, name), said
 
 
 def _assigned(nodes: Any) -> Iterator[tuple[str, Any]]:
     """Constants that are set, by the last part of what they are set to; of a call its first."""
     for node in nodes:
-        if not (isinstance(node, ast.Assign) and len(node.targets) == 1):
-            continue
-        target, value = node.targets[0], node.value
-        if isinstance(value, ast.Call) and value.args:
-            value = value.args[0]
-        named = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
-        if named and isinstance(value, ast.Constant):
-            yield named, value.value
-        elif named in DTYPES and isinstance(value, ast.Attribute):
-            yield named, value.attr  # torch.bfloat16
-        elif named and isinstance(value, ast.List):
-            yield named, [each.value for each in value.elts if isinstance(each, ast.Constant)]
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            named, value = python.last_name(node.targets[0]), node.value
+            if isinstance(value, ast.Call) and value.args:
+                value = value.args[0]
+            said = python.value(value, {})
+            none = isinstance(value, ast.Constant)
+            if named and (none or said is not None):
+                yield named, said
 
 
 def _callee(call: ast.Call) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from memcore.formats import hub, python, torchtitan
@@ -20,9 +20,6 @@ CALLED = "()"  # the key of what was called, and of its arguments by place
 PLACED = "(*)"
 MAX_DEPTH = 12
 MAX_VALUES = 50_000  # of all functions of a module, those that they call each time; most have 5,000
-_SUMS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    sort: python.SUMS[sort] for sort in (ast.Add, ast.Sub, ast.Mult)
-}
 # How a class of recomputation is called, with the words of the TOML.
 RECOMPUTES = {
     "FullAC": {"mode": "full"},
@@ -44,7 +41,7 @@ def runs(content: str) -> dict[str, Mapping[str, Any]]:
     tree = module(content)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     left = iter(range(MAX_VALUES))
-    found = {name: _returned(node, functions, left, 0) for name, node in functions.items()}
+    found = {name: _Function(functions, left, 0).returned(functions[name]) for name in functions}
     if next(left, None) is None:
         return {}  # what was read of them may lack anything
     return {
@@ -68,63 +65,50 @@ def read(content: str, draft: Draft) -> None:
     draft.chosen(chosen, "run", known)
 
 
-def _returned(
-    node: ast.FunctionDef, functions: Mapping[str, Any], left: Iterator[int], depth: int
-) -> Any:
-    """What a function returns, as far as constants say it."""
-    if depth > MAX_DEPTH or node.args.args:
-        return None
-    names: dict[str, Any] = {}
-    for line in node.body:
-        if isinstance(line, ast.Return) and line.value is not None:
-            return _value(line.value, names, functions, left, depth)
-        if isinstance(line, ast.Assign) and len(line.targets) == 1:
-            value, target = _value(line.value, names, functions, left, depth), line.targets[0]
-            if isinstance(target, ast.Name):
-                names[target.id] = value
-            elif isinstance(target, ast.Attribute):
-                owner = _value(target.value, names, functions, left, depth)
-                if isinstance(owner, dict):
-                    owner[target.attr] = value
-    return None
+class _Function(python.Evaluator):
+    """What a function returns, as far as constants say it: of a call its arguments, which later
+    lines may set. `left`: one is taken for each expression, and where none is left nothing is
+    read."""
 
+    def __init__(self, functions: Mapping[str, ast.FunctionDef], left: Iterator[int], depth: int):
+        self.variables: dict[str, Any] = {}
+        super().__init__(self.variables)
+        self.functions, self.left, self.depth = functions, left, depth
 
-def _value(
-    node: ast.expr,
-    names: Mapping[str, Any],
-    functions: Mapping[str, Any],
-    left: Iterator[int],
-    depth: int,
-) -> Any:
-    """A constant, what a name stands for, or a call's arguments; None for all else. `left`: one is
-    taken for each expression, and where none is left nothing is read."""
-    if depth > MAX_DEPTH or next(left, None) is None:
+    def returned(self, node: ast.FunctionDef) -> Any:
+        """What the function returns."""
+        for line in node.body if self.depth <= MAX_DEPTH and not node.args.args else ():
+            if isinstance(line, ast.Return) and line.value is not None:
+                return self.value(line.value)
+            if isinstance(line, ast.Assign) and len(line.targets) == 1:
+                value, target = self.value(line.value), line.targets[0]
+                if isinstance(target, ast.Name):
+                    self.variables[target.id] = value
+                elif isinstance(target, ast.Attribute):
+                    owner = self.value(target.value)
+                    if isinstance(owner, dict):
+                        owner[target.attr] = value
         return None
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name):
-        return names.get(node.id)
-    if isinstance(node, ast.List):
-        return [_value(each, names, functions, left, depth + 1) for each in node.elts]
-    if isinstance(node, ast.BinOp) and type(node.op) in _SUMS:
-        pair = [_value(each, names, functions, left, depth + 1) for each in (node.left, node.right)]
-        small = all(isinstance(each, int) and abs(each) < 10**12 for each in pair)
-        return _SUMS[type(node.op)](*pair) if small else None
-    if isinstance(node, ast.Attribute):
-        owner = _value(node.value, names, functions, left, depth + 1)
-        if isinstance(owner, dict):
-            return owner.setdefault(node.attr, {})
-        return None
-    if not isinstance(node, ast.Call):
-        return None
-    called = ast.unparse(node.func)
-    if called in functions and not node.args and not node.keywords:
-        return _returned(functions[called], functions, left, depth + 1)
-    given = {
-        k.arg: _value(k.value, names, functions, left, depth + 1) for k in node.keywords if k.arg
-    }
-    placed = [_value(each, names, functions, left, depth + 1) for each in node.args]
-    return {CALLED: called, PLACED: placed, **given}
+
+    def value(self, node: ast.expr) -> Any:
+        if self.depth > MAX_DEPTH or next(self.left, None) is None:
+            return None
+        self.depth += 1
+        found = super().value(node)
+        self.depth -= 1
+        return found
+
+    def attribute(self, node: ast.Attribute) -> Any:
+        owner = self.value(node.value)
+        return owner.setdefault(node.attr, {}) if isinstance(owner, dict) else None
+
+    def call(self, node: ast.Call) -> Any:
+        called = ast.unparse(node.func)
+        if called in self.functions and not node.args and not node.keywords:
+            inner = _Function(self.functions, self.left, self.depth)
+            return inner.returned(self.functions[called])
+        given = {each.arg: self.value(each.value) for each in node.keywords if each.arg}
+        return {CALLED: called, PLACED: [self.value(each) for each in node.args], **given}
 
 
 def _document(function: str, run: Mapping[str, Any]) -> dict[str, Any]:

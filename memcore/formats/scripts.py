@@ -65,8 +65,7 @@ def settings(content: str) -> dict[str, Any]:
         if not isinstance(node, ast.Call):
             continue
         called = python.last_name(node.func)
-        given, unknown = python.spread(node, constants)
-        given |= {k.arg: python.value(k.value, constants) for k in node.keywords if k.arg}
+        given, unknown = python.arguments(node, constants)
         said = {NAMES.get(n, n): v for n, v in given.items() if v is not None}
         if TRAINS.search(called) or called in SETS_UP:
             computed += unknown if TRAINS.search(called) else []

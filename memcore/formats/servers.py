@@ -470,24 +470,20 @@ def called(content: str) -> tuple[Server, dict[str, Any]] | None:
             found.setdefault("model", python.value(node.args[0], constants))
         own = server is not LLAMA or "Llama" in ast.unparse(node.func)  # of several from_pretrained
         if function in calls | BESIDE and own:
-            said_of, unknown = python.spread(node, constants)
-            found |= said_of | dict.fromkeys(unknown, True)
-            for each in node.keywords:
-                if each.arg:
-                    key = (
-                        OF_CACHE if (function, each.arg) == ("KvCacheConfig", "dtype") else each.arg
-                    )
-                    said = python.value(each.value, constants)
-                    read = isinstance(each.value, ast.Name) and each.value.id in made
-                    unset = None if isinstance(each.value, ast.Call) or read else f"{UNSET}{key}"
-                    found[key] = unset if said is None and not _none(each.value) else said
+            given, unknown = python.arguments(node, constants)
+            written = {each.arg: each.value for each in node.keywords}
+            for key, said in given.items():
+                expression = written.get(key)
+                computed = expression and not (
+                    isinstance(expression, (ast.Constant, ast.Call))
+                    or (isinstance(expression, ast.Name) and expression.id in made)
+                )
+                name = OF_CACHE if (function, key) == ("KvCacheConfig", "dtype") else key
+                found[name] = f"{UNSET}{name}" if said is None and computed else said
+            found |= dict.fromkeys(unknown, True)
     if server is LLAMA and found:
         found[BOUND] = True
     return (server, found) if any(found.values()) else None
-
-
-def _none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant)
 
 
 PRESET = re.compile(r"^\[([^\]\n]+)\][ \t]*$", re.MULTILINE)

@@ -130,7 +130,7 @@ def _keywords(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:
     """What a function says in calls, as run.Config(MegatronStrategy, context_parallel_size=2)."""
     for call in _calls(node):
         for name, said in python.arguments(call, {})[0].items():
-            if said is not None:
+            if said is not None and not isinstance(said, Mapping):
                 yield RECIPES.renamed.get(name, name), said
 
 
@@ -143,7 +143,7 @@ def _assigned(nodes: Any) -> Iterator[tuple[str, Any]]:
                 value = value.args[0]
             said = python.value(value, {})
             none = isinstance(value, ast.Constant)
-            if named and (none or said is not None):
+            if named and (none or said is not None) and not isinstance(said, Mapping):
                 yield named, said
 
 

@@ -41,12 +41,10 @@ MAX_EXPANDED = 20_000  # characters of a command once its variables are put in
 MAX_PUT_IN = 300_000  # characters that all variables of a text come to, each time they stand there
 ENDS = {";", "&", "&&", "|", "||", ";;", "(", ")"}  # what ends a command
 
-_COMMENT = re.compile(r"^[ \t]*#(?!SBATCH|!).*\n?", re.MULTILINE)
 _BLOCK = re.compile(
     r"^[ \t]*\{\{-?\s*(?:if|else|end|range|with|define|/\*).*?\}\}[ \t]*\n?", re.MULTILINE
 )
 _TEMPLATE = re.compile(r"\{\{-?\s*+(?:[.$]?(?:Values)?+\.*+(\w++))?[^{}]*+\}\}")
-_FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,}).*$", re.MULTILINE)
 _ASSIGNED = re.compile(
     r"""^[ \t]*(?:export[ ]+|local[ ]+|declare[ ]+(?:-\w+[ ]+)*)?([A-Za-z_]\w*)(\+?)=
     (\$\(\([^\n]*?\)\)+|\([^()]*\)|"(?:[^"\\]|\\.)*"|'[^']*'|[^\s;"'()#]*)[ \t]*;?""",
@@ -60,14 +58,12 @@ _SUM = re.compile(r"\$\(\(([\w\s+*/%()$-]{1,100})\)\)")
 _MAGIC = re.compile(r"^([ \t]*)[%!](?=\S).*$", re.MULTILINE)  # of a notebook: !pip, %cd
 _USED = re.compile(r"(?<=\s)(--[A-Za-z][\w-]*)[ =][\"']?\$\{?([A-Za-z_]\w*)")
 _SERVED = re.compile(r"\bserve[ \t]+[\"']?\$\{?([A-Za-z_]\w*)")
-_WIDE = re.compile(r"[ \t]{100,}")  # no indentation, and long to look through
 _SET = re.compile(r"[A-Za-z_]\w*\+?=(?:\(| ?-)")  # a variable set to options: no command
 _OF_SHELL = re.compile(r"\s*(?:/bin/)?(?:ba|z)?sh\s+-\w*c\s+(['\"])(.*)\1\s*", re.DOTALL)
 _TAKES_SCRIPT = re.compile(r"(?:\S*/)?(?:ba|z|da)?sh(?: -[\w-]+| pipefail)*? -\w*c")
 _GIVEN = re.compile(r"\$(?:[@*]|(\w+)|\{(\w+)\})")  # what another variable, or who starts it, says
 # A line that goes on: some leave a blank behind; the last one may have nothing to go on with.
 _CONTINUED = re.compile(r"(?<![ \t])[ \t]*+\\[ \t]*+(?:\n[ \t]*+|\Z)")
-_OPTIONS = re.compile(r"(?<=[^\s>])(?:[ \t]*+\n)++[ \t]++(?=--?[A-Za-z][\w-]*(?:[ =\n]|$))")
 _OF_SLURM = re.compile(r"^#SBATCH[ \t]+--([a-z-]+)[ =](\S+)", re.MULTILINE)
 _OF_SKYPILOT = re.compile(r"^[ \t]*accelerators:[ \t]*[\"']?[\w-]+:(\d+)", re.MULTILINE)
 # Variables that Slurm sets, with the options of a script that say the same.
@@ -351,8 +347,9 @@ def _resolved(found: dict[str, Any]) -> dict[str, Any]:
             return value
         if whole := _INTERPOLATED.fullmatch(value):
             new = said(whole)
-            # a default is plain YAML: 4 is a number there
-            new = _scalar(new) if new == whole[3] else new
+            if new == whole[3]:  # a default is plain YAML: 4 is a number there
+                plain = read_value(new)
+                new = new if isinstance(plain, (dict, list)) else plain
         else:
             new = _INTERPOLATED.sub(text, value)
         return value if new == value else put(new, depth + 1)
@@ -360,23 +357,17 @@ def _resolved(found: dict[str, Any]) -> dict[str, Any]:
     return {key: put(value) for key, value in found.items()}
 
 
-def _scalar(text: str) -> Any:
-    try:
-        found = _yaml(text)
-    except yaml.YAMLError:
-        return text
-    return text if isinstance(found, (dict, list)) else found
-
-
 def _documents(content: str) -> list[Any]:
     """A stream of YAML documents, a chart's templates among them."""
     plain = _TEMPLATE.sub(lambda found: f"${found[1] or 'template'}", _BLOCK.sub("", content))
+
+    def every(content: str) -> list[Any]:
+        _bounded_yaml(content)
+        return list(yaml.load_all(content, _Plain))
+
     try:
-        _bounded_yaml(plain)
-        found = list(yaml.load_all(plain, _Plain))
-        _check_size(found)
-        return found
-    except (ValueError, RecursionError, yaml.YAMLError):
+        return list(_read_as(every, plain))
+    except ValueError:
         return []
 
 
@@ -585,57 +576,85 @@ def _perhaps(content: str) -> list[tuple[str, str]]:
     return found
 
 
-_MADE = re.compile(r"^([A-Za-z_]\w*)[ \t]*[?:]=(.*)$", re.MULTILINE)
-_UNIT = re.compile(r"^Environment=(.*)$", re.MULTILINE)
-_EXPR = re.compile(r"(?:\$\(|`)[ \t]*expr[ \t]+([\w \t+*/%$\\-]{1,100})(?:\)|`)")
-_SUBSTITUTED = re.compile(r"\$\((?!\()([\w./-]*+)[^()\n]*+\)|(?<=[ =])`([\w./-]++)[ |][^`\n]*+`")
-_FOLDERS = re.compile(r"(?<=[\w.:])\\(?=[\w.])")
+Rule = tuple[str, str | Callable[[re.Match[str]], str]]  # a pattern, and what stands in its place
 
 
-_BATCH = re.compile(
-    r"^[ \t]*@?set[ \t]+\"?(\w{1,80})=([^\n\"]*)\"?[ \t]*$", re.MULTILINE | re.IGNORECASE
+def _rewritten(content: str, rules: Iterable[Rule]) -> str:
+    for pattern, new in rules:
+        content = re.sub(pattern, new, content, flags=re.MULTILINE)
+    return content
+
+
+def _assignment(found: re.Match[str]) -> str:
+    """A shell's assignment."""
+    return f'{found[1]}="{found[2].strip().strip(chr(34))}"'
+
+
+def _without_quotes(found: re.Match[str]) -> str:
+    """What a variable is taken to be where nobody sets it, in quotes around it where it is of
+    several words."""
+    value = found[2] if found[3] is None else found[3]
+    around = '"' if " " in value and found.string[found.start() - 1 : found.start()] != '"' else ""
+    return f"{around}{found[1]}{value}}}{around}"
+
+
+# How others than a shell set variables and use them; the first of each is what tells them.
+DIALECTS: tuple[tuple[Rule, ...], ...] = (
+    (  # of a batch file
+        (r"^[ \t]*@?[sS][eE][tT][ \t]+\"?(\w{1,80})=([^\n\"]*)\"?[ \t]*$", _assignment),
+        (r"%(\w{1,80})%", r"${\1}"),
+    ),
+    (  # of a Makefile and a justfile
+        (r"^([A-Za-z_]\w*)[ \t]*[?:]=(.*)$", _assignment),
+        (r"\$\((\w+)\)|\{\{ *(\w+) *\}\}", r"${\1\2}"),
+    ),
 )
-
-
-def _shell(content: str) -> str:
-    """A script as a shell has it: variables of a Makefile, a justfile, a systemd unit or a batch
-    file, folders of Windows, and what a command prints, of which nothing is known, as one word."""
-    if _BATCH.search(content) and "%" in content:
-        content = _BATCH.sub(lambda found: f'{found[1]}="{found[2].strip()}"', content)
-        content = re.sub(r"%(\w{1,80})%", r"${\1}", content)
-    if _MADE.search(content):
-        content = _MADE.sub(
-            lambda found: f'{found[1]}="{found[2].strip().strip(chr(34))}"', content
-        )
-        content = re.sub(r"\$\((\w+)\)|\{\{ *(\w+) *\}\}", r"${\1\2}", content)
-    content = _UNIT.sub(lambda found: "\n".join(_words(found[1])), content)
-    content = _EXPR.sub(lambda found: f"$(({found[1].replace(chr(92), '')}))", content)
-    content = _FOLDERS.sub("/", content)
-    return _SUBSTITUTED.sub(lambda found: f"$({found[1] or found[2] or ''})", content)
+# A script as a shell has it, without comments.
+PLAIN: tuple[Rule, ...] = (
+    (r"^Environment=(.*)$", lambda found: "\n".join(_words(found[1]))),  # of a systemd unit
+    (
+        r"(?:\$\(|`)[ \t]*expr[ \t]+([\w \t+*/%$\\-]{1,100})(?:\)|`)",
+        lambda found: f"$(({found[1].replace(chr(92), '')}))",
+    ),
+    (r"(?<=[\w.:])\\(?=[\w.])", "/"),  # folders of Windows
+    # what a command prints, of which nothing is known, as one word
+    (r"\$\((?!\()([\w./-]*+)[^()\n]*+\)|(?<=[ =])`([\w./-]++)[ |][^`\n]*+`", r"$(\1\2)"),
+    (r"^[ \t>]*(`{3,}|~{3,}).*$", "\n"),  # fences of a page
+    (r"^[ \t]*#(?!SBATCH|!).*\n?", ""),
+    (r"\r\n", "\n"),
+    (r"^[ \t]*!(?=\S)", ""),  # a notebook's commands
+)
+_OTHERWISE: tuple[Rule, ...] = (
+    (r"""(?<!\\)(\$\{\w{1,80}:?[-=])(?:"([^"'{}\n]*)"|'([^"'{}\n]*)')\}""", _without_quotes),
+)
+# Each command, and each variable that is set, on a line.
+ONE_A_LINE: tuple[Rule, ...] = (
+    (  # variables that one line sets, before the last of them
+        r"^[ \t]*+(?:[A-Za-z_]\w{0,80}=[^\s;\"'()#`]*+;[ \t]*+)++(?=[A-Za-z_]\w{0,80}=)",
+        lambda found: found[0].replace(";", "\n"),
+    ),
+    (  # what a branch has before one: `then`, `else`, a label of `case`
+        (
+            r"(?:(?<=[;\s])(?:then|else)[ \t]++|^[ \t]*+[\w*?|.\"'-]{1,80}\)[ \t]++)"
+            r"(?=[A-Za-z_]\w{0,80}\+?=)"
+        ),
+        "\n",
+    ),
+    (_CONTINUED.pattern, " "),
+    # options on lines of their own, where somebody forgot to say that the line goes on
+    (r"(?<=[^\s>])(?:[ \t]*+\n)++[ \t]++(?=--?[A-Za-z][\w-]*(?:[ =\n]|$))", " "),
+)
 
 
 def _continued(content: str) -> str:
     """A script without comments, each command on one line."""
-    content = _shell(_WIDE.sub(" ", content))
-    content = _COMMENT.sub("", _FENCE.sub("\n", content)).replace("\r\n", "\n")
-    content = re.sub(r"^[ \t]*!(?=\S)", "", content, flags=re.MULTILINE)  # a notebook's commands
-    content = "\n".join(map(_without_comment, content.split("\n")))
-    content = _taken(_OTHERWISE.sub(_without_quotes, content))
-    content = _IN_A_ROW.sub(lambda found: found[0].replace(";", "\n"), content)
-    content = _BRANCHES.sub("\n", content)
-    return _OPTIONS.sub(" ", _CONTINUED.sub(" ", content))
-
-
-# Variables that one line sets, before the last of them.
-_IN_A_ROW = re.compile(
-    r"^[ \t]*+(?:[A-Za-z_]\w{0,80}=[^\s;\"'()#`]*+;[ \t]*+)++(?=[A-Za-z_]\w{0,80}=)", re.MULTILINE
-)
-# What a branch on one line has before a variable that it sets: `then`, `else`, a label of `case`.
-_BRANCHES = re.compile(
-    r"(?:(?<=[;\s])(?:then|else)[ \t]++|^[ \t]*+[\w*?|.\"'-]{1,80}\)[ \t]++)"
-    r"(?=[A-Za-z_]\w{0,80}\+?=)",
-    re.MULTILINE,
-)
+    content = re.sub(r"[ \t]{100,}", " ", content)  # no indentation, and long to look through
+    for rules in DIALECTS:
+        if re.search(rules[0][0], content, re.MULTILINE):
+            content = _rewritten(content, rules)
+    lines = _rewritten(content, PLAIN).split("\n")
+    content = _rewritten("\n".join(map(_without_comment, lines)), _OTHERWISE)
+    return _rewritten(_taken(content), ONE_A_LINE)
 
 
 # A variable that is set to a constant, or to what it is where nobody gives another.
@@ -718,17 +737,6 @@ def _holds(line: str, constants: Mapping[str, str], times: Mapping[str, int]) ->
         return (value == other) == (sign != "!=")
     whole = value.isdecimal() and other.isdecimal() and len(value + other) <= 40
     return _ORDERS[sign](int(value), int(other)) if whole else None
-
-
-# What a variable is taken to be where nobody sets it, in quotes of its own.
-_OTHERWISE = re.compile(r"""(?<!\\)(\$\{\w{1,80}:?[-=])(?:"([^"'{}\n]*)"|'([^"'{}\n]*)')\}""")
-
-
-def _without_quotes(found: re.Match[str]) -> str:
-    """The same in quotes around it, where it is of several words."""
-    value = found[2] if found[3] is None else found[3]
-    around = '"' if " " in value and found.string[found.start() - 1 : found.start()] != '"' else ""
-    return f"{around}{found[1]}{value}}}{around}"
 
 
 def _without_comment(line: str) -> str:

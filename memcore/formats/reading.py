@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,7 @@ from memcore.formats import (
     trainer,
     verl,
 )
-from memcore.formats.draft import Around, Draft, Said, underscored
+from memcore.formats.draft import Around, Draft, Said
 from memcore.formats.failures import Failure, failure
 from memcore.formats.texts import (
     MAX_JSON,
@@ -52,7 +53,6 @@ from memcore.formats.texts import (
     Text,
     adds,
     broken,
-    options,
     over,
     several,
 )
@@ -99,6 +99,18 @@ TEXTS: tuple[tuple[str, Callable[[str], Any], Callable[[str, Draft], None]], ...
     ("torchtitan", registry.runs, registry.read),
     ("NeMo", recipes.jobs, recipes.read),
     (LLAMA_CPP, servers.presets, servers.of_presets),
+)
+# Commands, in the same form.
+COMMANDS: tuple[
+    tuple[str, Callable[[Sequence[str]], Any], Callable[[Sequence[str], Draft], None]], ...
+] = (
+    ("verl", verl.starts, verl.launched),
+    ("NeMo", nemo.starts, nemo.launched),
+    ("OpenRLHF", openrlhf.starts, openrlhf.launched),
+    ("ms-swift", swift.starts, swift.launched),
+    ("slime", slime.starts, slime.launched),
+    ("Megatron", megatron.recognise, megatron.read),
+    ("Trainer", trainer.starts, trainer.launched),
 )
 MODEL, MODELOPT = "config.json", "hf_quant_config.json"
 FAILURE, START = "memory ran out", "a command that starts a job"
@@ -219,7 +231,6 @@ def read_files(
     texts = overrides.applied(texts)
     readers = {text.name: _reader(text) for text in texts}
     _join(texts, readers)
-    _merge(texts, readers)
     _starters(texts, readers)
     kinds = {name: kind for name, (_, kind, _) in readers.items()}
     for text in texts:
@@ -419,28 +430,28 @@ def _strange(text: Text) -> str:
 
 
 def _join(texts: Sequence[Text], readers: dict[str, Reader]) -> None:
-    """Modules that set no job's sizes, and that a recipe beside them calls, are read with it."""
-    for job in (text for text in texts if readers[text.name][1] and recipes.jobs(text.content)):
-        unread = [text for text in texts if not readers[text.name][1]]
-        more = [text for text in unread if recipes.helps(text.content, job.content)]
-        if more:
-            joined = "\n\n".join(text.content for text in (job, *more))
-            turn, kind, _ = readers[job.name]
-            readers[job.name] = turn, kind, functools.partial(recipes.read, joined)
-            readers |= {text.name: (turn, kind, lambda draft: None) for text in more}
-
-
-def _merge(texts: Sequence[Text], readers: dict[str, Reader]) -> None:
-    """Files of GPT-NeoX are one document, which its command is given in parts."""
+    """Texts that are parts of one job are read with the first of them: files of GPT-NeoX, which its
+    command is given together, and modules that set no job's sizes and that a recipe beside them
+    calls."""
     parts = [text for text in texts if readers[text.name][1] == "GPT-NeoX"]
-    whole: dict[str, Any] = {}
-    for text in parts:
-        whole |= text.document or {}
-    for text in parts[1:]:
-        readers[text.name] = (*readers[text.name][:2], lambda draft: None)
     if parts[1:]:
-        turn, kind, _ = readers[parts[0].name]
-        readers[parts[0].name] = turn, kind, functools.partial(neox.read, whole)
+        merged = dict(itertools.chain(*((text.document or {}).items() for text in parts)))
+        _read_together(parts, functools.partial(neox.read, merged), readers)
+    for job in (text for text in texts if readers[text.name][1] and recipes.jobs(text.content)):
+        unread = (text for text in texts if not readers[text.name][1])
+        parts = [job, *(text for text in unread if recipes.helps(text.content, job.content))]
+        joined = "\n\n".join(text.content for text in parts)
+        if parts[1:]:
+            _read_together(parts, functools.partial(recipes.read, joined), readers)
+
+
+def _read_together(
+    parts: Sequence[Text], read: Callable[[Draft], None], readers: dict[str, Reader]
+) -> None:
+    first, *others = parts
+    turn, kind, _ = readers[first.name]
+    readers[first.name] = turn, kind, read
+    readers |= {text.name: (turn, kind, lambda draft: None) for text in others}
 
 
 def _starters(texts: Sequence[Text], readers: dict[str, Reader]) -> None:
@@ -504,15 +515,7 @@ def _reader(text: Text) -> Reader:
         return last, started[0].label, functools.partial(_serves, found, *started)
     if ollama.runs(found):
         return last, "Ollama", functools.partial(ollama.launched, found)
-    for name, recognised, reads in (
-        ("verl", verl.starts, verl.launched),
-        ("NeMo", nemo.starts, nemo.launched),
-        ("OpenRLHF", openrlhf.starts, openrlhf.launched),
-        ("ms-swift", swift.starts, swift.launched),
-        ("slime", slime.starts, slime.launched),
-        ("Megatron", megatron.recognise, megatron.read),
-        ("Trainer", trainer.starts, _trainer),
-    ):
+    for name, recognised, reads in COMMANDS:
         whole = next((c for c in found if recognised(c)), None)
         more = {c for c in found if whole and recognised(c) and c[0][:1] != "-" and adds(c, whole)}
         joined = tuple(word for command in found for word in command)
@@ -541,12 +544,14 @@ def _starts(
 
 def _failed(ran_out: Failure, draft: Draft) -> None:
     draft.failures.append(ran_out)
-    if ran_out.engine:
-        draft.put("serve.engine", ran_out.engine, "its message")
-    if ran_out.longest:
-        draft.put("serve.max_seq_len", ran_out.longest, "its message")
-    if ran_out.share:
-        draft.put("serve.memory_utilization", ran_out.share, "its message")
+    told = {
+        "serve.engine": ran_out.engine,
+        "serve.max_seq_len": ran_out.longest,
+        "serve.memory_utilization": ran_out.share,
+    }
+    for path, value in told.items():
+        if value:
+            draft.put(path, value, "its message")
 
 
 def _config(text: Text, draft: Draft) -> None:
@@ -616,17 +621,6 @@ def _serves(
 
 def _nothing(command: Sequence[str], draft: Draft) -> None:
     pass
-
-
-def _trainer(command: Sequence[str], draft: Draft) -> None:
-    # before it stand a launcher's own options
-    starts = [at for at, word in enumerate(command) if word.endswith(".py")]
-    modules = [
-        at for at, word in enumerate(command) if at and command[at - 1] in ("-m", "--module")
-    ]
-    own = command[starts[0] if starts else max(modules, default=0) :]
-    words, given = options(own)
-    trainer.read(given, draft, underscored, words)
 
 
 def _model(

@@ -24,6 +24,7 @@ from memcore.formats.draft import (
     mixed,
     names,
     positive,
+    underscored,
 )
 from memcore.formats.programs import Program
 from memcore.formats.texts import options
@@ -48,6 +49,7 @@ TOOLS = {"trl": TRL, "llamafactory-cli": FACTORY, "axolotl": AXOLOTL, "swift": S
 OF_PEFT = {"cpo_alpha", "simpo_gamma", "disable_dropout_in_orpo"}
 TUNERS = ("lora", "qlora", "full", "freeze", "none", "")  # words of an adapter, or of none
 DOUBLE = "bnb_4bit_use_double_quant"
+MODULE = ("-m", "--module")
 
 
 def recognise(values: Mapping[str, Any]) -> bool:
@@ -60,6 +62,14 @@ def starts(command: Sequence[str]) -> bool:
     words, given = options(command)
     known = {word.rpartition("/")[2] for word in words} & TOOLS.keys()
     return recognise(given) or bool(known and set(MODEL) & given.keys())
+
+
+def launched(command: Sequence[str], draft: Draft) -> None:
+    """What a command says after the launcher's own options."""
+    starts = [at for at, word in enumerate(command) if word.endswith(".py")]
+    modules = [at for at, word in enumerate(command[1:], 1) if command[at - 1] in MODULE]
+    words, given = options(command[starts[0] if starts else max(modules, default=0) :])
+    read(given, draft, underscored, words)
 
 
 def read(

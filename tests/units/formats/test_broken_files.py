@@ -32,25 +32,24 @@ def test_a_broken_document_is_refused_with_its_place(name, content, said):
     assert said in str(raised.value)
 
 
+MANY_VALUES = "more than 200,000 values, with those that its anchors repeat"
 ALIASES = "a0: &a0 {x: 1, y: 2}\n" + "".join(
     f"a{i}: &a{i} {{{', '.join(f'k{j}: *a{i - 1}' for j in range(8))}}}\n" for i in range(1, 9)
 )
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "said"),
     [
-        ALIASES + "actor_rollout_ref: *a8\n",
-        ALIASES + JOB + "gradient_checkpointing: *a8\n",
-        "a: &a {b: *a}\n" + JOB,
+        (ALIASES + "actor_rollout_ref: *a8\n", MANY_VALUES),
+        (ALIASES + JOB + "gradient_checkpointing: *a8\n", MANY_VALUES),
+        ("a: &a {b: *a}\n" + JOB, "nested more than 100 deep"),
     ],
 )
-def test_aliases_that_grow_without_bound_are_refused_at_once(content):
+def test_aliases_that_grow_without_bound_are_refused_at_once(content, said):
     start = time.process_time()
     assert kind_of(Text("a.yaml", content)) == ""
-    with pytest.raises(
-        PlanError, match="more than 200,000 values, with those that its anchors repeat"
-    ):
+    with pytest.raises(PlanError, match=said):
         found(content)
     assert time.process_time() - start < 2
 

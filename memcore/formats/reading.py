@@ -137,6 +137,7 @@ CONFIG = {"model_type", "architectures"}
 SIZES = {"hidden_size", "n_embd", "d_model", "text_config"}
 WITH_TOWERS = ("pytorch", "fsdp2")  # frameworks that train a model with what reads images
 ADAPTER, LORA, IMAGES = "train.adapter", "lora", "serve.images"
+FRAMEWORK, MEGATRON = "train.framework", "megatron"
 GUESSER = "serve.draft_model"
 USUAL_GUESSES = 3  # where a draft is given and no file says how many tokens it guesses
 # What is started by a script's commands, whose variables it may set to several values.
@@ -307,9 +308,9 @@ def read_files(
     plan = placement.fitted(plan, draft)
     if plan.about == SERVE and "serve.concurrency" not in draft.fields:
         plan = _as_many_as_fit(plan, assumed)
-    if plan.train.adapter == "none" and get(document, ADAPTER) != "none":
-        # Training every weight is another job, so that nothing is answered.
-        reasons = why.items() or [(ADAPTER, "adapters are not planned with the rest")]
+    if reason := _another_job(draft, plan):
+        # What is trained, or by what, is another question: none is answered.
+        reasons = why.items() or [(reason, "it is not planned with the rest")]
         raise PlanError(Issue(path, message) for path, message in reasons)
     alone = next(iter(why.items())) if len(why) == 1 else None  # why all of it was changed
     changed = []
@@ -479,6 +480,15 @@ def _unplanned(text: Text, kind: str) -> str:
     found = (unplanned.command(" ".join(words)) for words in text.commands)
     why = next(filter(None, found), "") if text.document is None else ""
     return why or ("" if kind else unplanned.document(text.content[:MAX_SCRIPT]))
+
+
+def _another_job(draft: Draft, plan: Plan) -> str:
+    """The field by which a plan is of another job than its files are; '' where it is of theirs."""
+    said = draft.fields
+    if said.get(ADAPTER, "none") != "none" and plan.train.adapter == "none":
+        return ADAPTER
+    other = said.get(FRAMEWORK) == MEGATRON != plan.train.framework
+    return FRAMEWORK if other else ""
 
 
 def _within(file: str, key: str) -> str:

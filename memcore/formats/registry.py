@@ -26,6 +26,7 @@ RECOMPUTES = {
     "SelectiveAC": {"mode": "selective", "selective_ac_option": "op"},
     "MemoryBudgetAC": {"mode": "memory_budget"},
 }
+BY_MODE = "ActivationCheckpointConfig"  # before these classes, with the TOML's own keys
 CHUNKED = "ChunkedLossWrapper"
 # What holds a run, and the attention of model_registry where it is not said (gpt_oss's own).
 RUNS = ("Trainer.Config", "GraphTrainer.Config", "TransformersBackendConfig")
@@ -117,9 +118,10 @@ def _document(function: str, run: Mapping[str, Any]) -> dict[str, Any]:
     for section in sections.values():
         section.pop(PLACED, None)
     training = sections["training"]
+    older = {"seq_len", "local_batch_size"} & training.keys()  # before June 2026, as a TOML has it
     length = training.pop("max_context_length", 2048)
     tokens = training.pop("num_tokens_per_microbatch_per_dp_rank", 16_384)
-    if isinstance(length, int) and isinstance(tokens, int) and length:
+    if isinstance(length, int) and isinstance(tokens, int) and length and not older:
         training |= {"seq_len": length, "local_batch_size": max(1, tokens // length)}
     step = training.pop("num_tokens_per_train_step", -1)
     if isinstance(step, int) and isinstance(length, int) and step > 0 and length:
@@ -137,10 +139,13 @@ def _document(function: str, run: Mapping[str, Any]) -> dict[str, Any]:
         each = _counts(training.get("local_batch_size")) or 1
         sections["parallelism"]["pipeline_parallel_microbatch_size"] = each
         training["local_batch_size"] = each * pieces
-    recomputes = "SelectiveAC"  # by default
+    recomputes = RECOMPUTES["SelectiveAC"]  # by default
     if "activation_checkpoint" in run:
         how = run["activation_checkpoint"]
-        recomputes = str(how.get(CALLED)).split(".")[0] if isinstance(how, Mapping) else ""
+        given = _section(run, "activation_checkpoint")
+        called = str(how.get(CALLED)).split(".")[0] if isinstance(how, Mapping) else ""
+        by_mode = {"mode": "selective", **given} if called == BY_MODE else {"mode": "none"}
+        recomputes = RECOMPUTES.get(called, by_mode)
     return {
         **sections,
         "model": {
@@ -150,7 +155,7 @@ def _document(function: str, run: Mapping[str, Any]) -> dict[str, Any]:
             or (OF_GPT_OSS if "gpt_oss" in function else USUAL),
         },
         "float8": {"recipe_name": recipe},
-        "activation_checkpoint": RECOMPUTES.get(recomputes, {"mode": "none"}),
+        "activation_checkpoint": {key: v for key, v in recomputes.items() if key != PLACED},
         "optimizer": {"name": "AdamW"},
     }
 

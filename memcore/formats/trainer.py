@@ -44,8 +44,14 @@ NOTES: Mapping[str, str] = HF.table["notes"]
 EXAMPLE = re.compile(
     r"\brun_(?:clm|mlm|glue|qa|seq2seq|summarization|translation)\w*\.py\Z|\ATraining\w*Arguments\Z"
 )
-# Commands that start one program.
-TOOLS = {"trl": TRL, "llamafactory-cli": FACTORY, "axolotl": AXOLOTL, "swift": SWIFT}
+# Commands, and a script that is copied under its name, that start one program.
+TOOLS = {
+    "trl": TRL,
+    "llamafactory-cli": FACTORY,
+    "axolotl": AXOLOTL,
+    "swift": SWIFT,
+    "qlora.py": QLORA,
+}
 OF_PEFT = {"cpo_alpha", "simpo_gamma", "disable_dropout_in_orpo"}
 TUNERS = ("lora", "qlora", "full", "freeze", "none", "")  # words of an adapter, or of none
 DOUBLE = "bnb_4bit_use_double_quant"
@@ -97,6 +103,7 @@ def read(
         marks = [key for key in keys.values if key in MARKS]
         by = ", ".join(map(keys.written, sorted(marks, key=MODEL.__contains__)[:2]))
         draft.unsure = f"taken for transformers' Trainer by {by}, which other programs have too"
+    keys.values = {**program.table.get("usual", {}), **keys.values}
     _plugins(keys)
     if "r" in keys.values:  # of PEFT's LoraConfig
         keys.values.setdefault("lora_r", keys.values.pop("r"))
@@ -371,8 +378,8 @@ def _options(program: Program, keys: Keys, draft: Draft, towards: str) -> None:
 def _adapter(program: Program, keys: Keys, draft: Draft) -> str:
     """The adapter, if there is one, as a word of train.adapter."""
     by_word = str(keys.one("adapter", "finetuning_type") or "").lower()
-    if program is FACTORY and not by_word:
-        by_word = "lora"  # its own default
+    if program in (FACTORY, QLORA) and not by_word:
+        by_word = "full" if keys.on("full_finetune") else "lora"  # their own default
     wanted = ("use_peft", "use_lora", "lora_enable", "q_lora", "qlora", "lora")
     switched = [keys.on(name) for name in wanted]
     ranked = keys.take("lora_r", "lora_rank") is not None

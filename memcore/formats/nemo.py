@@ -140,7 +140,14 @@ def _rollouts(values: Mapping[str, Any], draft: Draft) -> None:
                 draft.leave(inner.written(name), "an engine beside training is cut by tensor alone")
     apart = made.inner("colocated")
     if apart.take("enabled") is not None and not apart.on("enabled"):
-        draft.leave(apart.written("enabled"), "rollouts on GPUs of their own are planned on these")
+        others = apart.inner("resources")
+        each, nodes = (draft.count(others, name) for name in ("gpus_per_node", "num_nodes"))
+        theirs = each * max(1, nodes)
+        if theirs < draft.ranks:  # grpo.py, setup: what is left of the cluster trains
+            draft.ranks -= theirs
+            draft.nodes = max(1, draft.nodes - nodes)
+        why = f"{theirs or 'some'} GPUs make rollouts alone; their engine is planned on those that"
+        draft.differ(apart.written("enabled"), f"{why} train")
     draft.put("together.asleep", "all", apart.written("enabled"))
     draft.put("together.trainer", "host", apart.written("enabled"))
     loss = Keys(_section(values, "loss_fn"), "loss_fn.{}".format)

@@ -142,9 +142,9 @@ def _document(function: str, run: Mapping[str, Any]) -> dict[str, Any]:
     recomputes = RECOMPUTES["SelectiveAC"]  # by default
     if "activation_checkpoint" in run:
         how = run["activation_checkpoint"]
-        given = _section(run, "activation_checkpoint")
+        stated = _section(run, "activation_checkpoint")
         called = str(how.get(CALLED)).split(".")[0] if isinstance(how, Mapping) else ""
-        by_mode = {"mode": "selective", **given} if called == BY_MODE else {"mode": "none"}
+        by_mode = {"mode": "selective", **stated} if called == BY_MODE else {"mode": "none"}
         recomputes = RECOMPUTES.get(called, by_mode)
     return {
         **sections,

@@ -11,16 +11,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memcore.formats.draft import AUTO, Around, Draft, Keys, whole
+from memcore.formats.draft import AUTO, Around, Draft, Keys
 from memcore.formats.programs import Program
 
-MASTERS = "masters and states in 16 bits are not planned"
-# Keys of bf16 and fp16 that move memory.
-OF_MASTERS = (
-    "bf16_master_weights_and_grads",
-    "fp16_master_weights_and_grads",
-    "bf16_optimizer_states",
-)
 DEEPSPEED, ZERO = Program("deepspeed"), Program("deepspeed", "zero")
 # What transformers and Accelerate put in place of 'auto', from the width of the hidden states.
 FROM_WIDTH: dict[str, Callable[[int], int]] = {
@@ -29,7 +22,6 @@ FROM_WIDTH: dict[str, Callable[[int], int]] = {
     "stage3_param_persistence_threshold": lambda width: 10 * width,
 }
 STAGE_OF_PARAMETERS = 3
-PINNED = "train.offload_pin_memory"
 PINNED = "train.offload_pin_memory"
 
 
@@ -49,42 +41,18 @@ def _at_once(draft: Draft, around: Around) -> None:
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What the file says."""
     keys = Keys(values)
+    if "bfloat16" in keys.values:  # of versions before
+        keys.values.setdefault("bf16", keys.values.pop("bfloat16"))
     DEEPSPEED.read(keys, draft)
     draft.batch = draft.batch or draft.count(keys, "train_batch_size")
     draft.later.append(_at_once)
-    if "bfloat16" in keys.values:  # of versions before
-        keys.values.setdefault("bf16", keys.values.pop("bfloat16"))
-    for half in ("bf16", "fp16"):
-        switch = keys.inner(half)
-        if any(switch.on(name) for name in OF_MASTERS):
-            draft.leave(half, MASTERS)
-        if switch.take("enabled") is not None and switch.on("enabled"):
-            draft.put("train.precision", f"{half}-mixed", f"{half}.enabled", True)
     zero = keys.inner("zero_optimization")
-    if draft.read(zero, "train.zero", whole, "stage") is None:
-        draft.put("train.zero", 0, "zero_optimization.stage", "not said")
     ZERO.read(zero, draft, "counts")
     by_width = [name for name in FROM_WIDTH if zero.values.get(name) == AUTO]
     if by_width:
         draft.later.append(functools.partial(_by_width, by_width))
-    if not any(keys.values.get(half) for half in ("bf16", "fp16")):
-        draft.otherwise("train.precision", "fp32", "bf16.enabled, fp16.enabled")
     ZERO.read(zero, draft)
     _offloaded(zero, draft)
-    recomputed = keys.inner("activation_checkpointing")
-    DEEPSPEED.read(recomputed, draft, "recomputes")
-    if recomputed.on("partition_activations"):
-        draft.leave("activation_checkpointing.partition_activations", "is not planned")
-    kind = str(keys.inner("optimizer").take("type") or "").lower()
-    if optimizer := DEEPSPEED.words["optimizers"].get(kind):
-        draft.put("train.optimizer", optimizer, "optimizer.type", kind)
-    elif kind:
-        draft.leave("optimizer.type", f"{kind} has no word in a plan")
-    if zero.values.get("contiguous_gradients") is False:
-        draft.leave("contiguous_gradients", "gradients are copied into one buffer here")
-    for name in ("reduce_scatter", "memory_efficient_linear"):
-        if zero.values.get(name) is False:
-            draft.leave(f"zero_optimization.{name}", "is planned as it is by default: on")
     draft.end(zero, ZERO.left, DEEPSPEED.harmless)
     DEEPSPEED.end(keys, draft)
 

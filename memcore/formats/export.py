@@ -244,13 +244,6 @@ def _deepspeed(plan: Plan) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-PRECISIONS = {
-    "fp8-mixed": ("--fp8-format", "hybrid", "--fp8-recipe", "tensorwise"),
-    "fp8-delayed": ("--fp8-format", "hybrid", "--fp8-recipe", "delayed"),
-    "mxfp8": ("--fp8-format", "e4m3", "--fp8-recipe", "mxfp8"),
-}
-
-
 def _megatron(plan: Plan) -> dict[str, str]:
     """What pretrain_gpt.py is started with."""
     t, p = plan.train, plan.parallel
@@ -258,7 +251,6 @@ def _megatron(plan: Plan) -> dict[str, str]:
     words: list[Any] = ["torchrun", "--nproc_per_node", plan.gpus_in_node]
     words += ["--nnodes", plan.cluster.gpus // plan.gpus_in_node, "pretrain_gpt.py"]
     words += ["--global-batch-size", batch, *_layers(_config(plan))]
-    said = MEGATRON.written(plan)
     partly = t.checkpointing != "full"
     usual = {
         "num_virtual_stages_per_pipeline_rank": p.virtual_stages == 1,
@@ -266,20 +258,14 @@ def _megatron(plan: Plan) -> dict[str, str]:
         "recompute_method": partly,
         "recompute_num_layers": partly,
     }
+    said = MEGATRON.written(plan) | MEGATRON.written(plan, "switches") | MEGATRON.decided(plan)
+    if not t.precision.startswith("fp16"):
+        said["bf16"] = True  # also beside 8 bits
+    if t.zero == ZERO_3:
+        said |= {"use_distributed_optimizer": True, "ckpt_format": "fsdp_dtensor"}
     for name, value in said.items():
         if value and not usual.get(name):
-            words += [f"--{_hyphens(name)}", value]
-    on = [row.keys[0] for row in MEGATRON.rows["switches"] if get(plan, row.to[0])]
-    on += ["sequence_parallel"] if p.sequence_parallel else []
-    on += ["use_distributed_optimizer"] if t.zero else []
-    on += ["use_megatron_fsdp"] if t.zero == 3 else []
-    words += [f"--{_hyphens(name)}" for name in on]
-    if t.zero == 3:
-        words += ["--data-parallel-sharding-strategy", "optim_grads_params"]
-        words += ["--ckpt-format", "fsdp_dtensor"]
-    words += ["--fp16" if t.precision.startswith("fp16") else "--bf16"]
-    words += PRECISIONS.get(t.precision, ())
-    words += ["--attention-backend", "unfused" if t.attention == "eager" else "flash"]
+            words += [f"--{_hyphens(name)}"] if value is True else [f"--{_hyphens(name)}", value]
     if t.checkpointing in ("full", "selective"):
         words += ["--recompute-granularity", t.checkpointing]
     if t.checkpointing == "selective":
@@ -294,6 +280,7 @@ def _megatron(plan: Plan) -> dict[str, str]:
     return {"train.sh": _command(words)}
 
 
+ZERO_3 = 3
 # Families of which Megatron's options say all that their config.json says.
 BY_OPTIONS = ("llama", "mistral", "qwen2", "mixtral")
 

@@ -21,7 +21,6 @@ from memcore.words.training import (
     ATTN,
     CORE_ATTN,
     CUDA_GRAPHS,
-    DISPATCHERS,
     FULL_ITERATION,
     MLP,
     RECOMPUTE_MODULES,
@@ -64,21 +63,16 @@ def arguments(keys: Keys, draft: Draft) -> None:
     """What Megatron's options say."""
     MEGATRON.read(keys, draft)
     draft.keeps_checkpoints(0, "--save-interval")
-    _stage(keys, draft)
     MEGATRON.read(keys, draft, "switches")
-    tp = draft.fields.get("parallel.tp", 1)
-    by_sequence = keys.on("sequence_parallel") and tp > 1  # which it turns off by itself
-    draft.put("parallel.sequence_parallel", by_sequence, "--sequence-parallel")
+    if any(str(word).startswith(UNSET) for word in keys.values.values()):
+        draft.defaults.setdefault("train.precision", ("bf16-mixed", "--bf16"))
+    MEGATRON.read(keys, draft, "decided")
     if draft.count(keys, "num_experts"):
+        tp = draft.fields.get("parallel.tp", 1)
         draft.otherwise("parallel.etp", tp, "--expert-tensor-parallel-size")
-    _dispatcher(keys, draft)
-    _precision(keys, draft)
     _moments(keys, draft)
     _recomputation(keys, draft)
     _graphs(keys, draft)
-    flash = keys.on("use_flash_attn")
-    eager = keys.take("attention_backend", "transformer_impl") in ("unfused", "local")
-    draft.put("train.attention", "eager" if eager and not flash else "flash", "--attention-backend")
     layers = draft.count(keys, "num_layers")
     apart = draft.count(keys, "num_layers_per_virtual_pipeline_stage")
     stages = draft.fields.get("parallel.pp", 1)
@@ -104,63 +98,6 @@ def adapt(draft: Draft, targets: set[str], key: str) -> None:
     draft.put("train.lora_targets", within, key, sorted(targets) or "all")
     if targets - EVERYWHERE.union(*ADAPTED.values()):
         draft.leave(key, f"{', '.join(sorted(targets))}: planned as {within}")
-
-
-def _dispatcher(keys: Keys, draft: Draft) -> None:
-    """How rows go to experts; HybridEP and DeepEP are two of the flexible dispatcher's."""
-    kind, older = keys.take("moe_token_dispatcher_type"), keys.on("moe_enable_deepep")
-    named = keys.take("moe_flex_dispatcher_backend")
-    backend = "deepep" if named is None else shown(named)[1:-1]
-    if kind == "flex" or older:
-        if backend in DISPATCHERS:
-            draft.put("train.moe_dispatcher", backend, "--moe-flex-dispatcher-backend", backend)
-        else:
-            draft.leave("--moe-flex-dispatcher-backend", f"{backend} is not planned")
-    elif kind == "allgather":
-        draft.leave("--moe-token-dispatcher-type", "allgather is planned as alltoall")
-
-
-def _precision(keys: Keys, draft: Draft) -> None:
-    eight = keys.take("fp8_format", "fp8")
-    if eight is not None:
-        recipe = str(keys.take("fp8_recipe") or "delayed")
-        how = {"delayed": "fp8-delayed", "mxfp8": "mxfp8", "tensorwise": "fp8-mixed"}.get(recipe)
-        if how is None:
-            draft.leave("--fp8-recipe", f"{shown(recipe)} has no word in a plan: tensorwise is")
-        draft.put("train.precision", how or "fp8-mixed", "--fp8-format", eight)
-    half = "fp16" if keys.on("fp16") else "bf16"
-    unset = any(str(word).startswith(UNSET) for word in keys.values.values())
-    if keys.on(half) or eight is not None or unset:
-        draft.put("train.precision", f"{half}-mixed", f"--{half}", keys.on(half) or "not said")
-    else:
-        draft.otherwise("train.precision", "fp32", "--bf16")
-    # arguments.py turns fp32 on for bf16 unless it is told otherwise, and for nothing else.
-    wide, narrow = "accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16"
-    in_fp32, in_bf16 = keys.on(wide), keys.on(narrow)
-    own = str(keys.take("megatron_fsdp_main_grads_dtype") or "auto").rpartition(".")[2]
-    in_fp32, in_bf16 = in_fp32 or own in ("fp32", "float32"), in_bf16 or own in ("bf16", "bfloat16")
-    if in_fp32 or in_bf16:
-        key = narrow if in_bf16 else wide
-        draft.put("train.grad_reduce_in_fp32", not in_bf16, keys.written(key), True)
-    else:
-        draft.otherwise("train.grad_reduce_in_fp32", half == "bf16", keys.written(wide))
-
-
-def _stage(keys: Keys, draft: Draft) -> None:
-    """Which states ranks share out (distributed_data_parallel_config.py)."""
-    key, strategy = "use_distributed_optimizer", "data_parallel_sharding_strategy"
-    owned, old = keys.on(key), keys.on("use_custom_fsdp")
-    said = keys.take(strategy)
-    if not (keys.on("use_megatron_fsdp") or old):
-        draft.put("train.zero", int(owned), "--use-distributed-optimizer")
-        return
-    word = "no_shard" if said is None else str(said)
-    strategies = MEGATRON.table["strategies"]
-    if word in strategies:
-        draft.put("train.zero", strategies[word], keys.written(strategy), word)
-    else:
-        draft.put("train.zero", 3, keys.written(strategy), word)
-        draft.leave(keys.written(strategy), f"{word} is not planned: weights are cut too")
 
 
 def _moments(keys: Keys, draft: Draft) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats import deepspeed
-from memcore.formats.draft import Draft, Keys, UnsaidError, mixed, number, positive
+from memcore.formats.draft import Draft, Keys, UnsaidError, number
 from memcore.formats.programs import Program
 
 NEOX = Program("gpt-neox")
@@ -35,15 +35,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.leave("zero_optimization.stage", message)
         keys.values["zero_optimization"] = {**zero, "stage": tried[0]}
     deepspeed.read({name: keys.take(name) for name in own if keys.take(name) is not None}, draft)
-    for path, name in (
-        ("train.seq_len", "seq_length"),
-        ("parallel.tp", "model_parallel_size"),
-        ("parallel.pp", "pipe_parallel_size"),
-        ("parallel.cp", "context_parallel_size"),
-    ):
-        value = keys.one(name)
-        if value not in (0, "0"):  # a pipeline of none is one stage
-            draft.read(keys, path, positive, name)
+    NEOX.read(keys, draft)
     cut = [draft.fields.get(f"parallel.{name}", 1) for name in ("tp", "pp", "cp")]
     if (parts := math.prod(cut)) > 1:
         draft.leave(
@@ -54,14 +46,8 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         for name in ("tp", "pp", "cp"):
             draft.fields.pop(f"parallel.{name}", None)
         draft.said = [said for said in draft.said if not said.field.startswith("parallel.")]
-    again = keys.on("checkpoint_activations")
-    draft.put("train.checkpointing", "full" if again else "none", "checkpoint-activations", again)
-    half = {"bfloat16": "bf16", "fp16": "fp16"}.get(str(keys.one("precision")), "")
-    if half:
-        draft.put("train.precision", mixed(half, sharded=True), "precision", half)
     draft.put("train.attention", "flash" if _flash(keys) else "eager", "attention-config")
     NEOX.begin(keys, draft)
-    draft.otherwise("train.optimizer", "adamw", "optimizer")
     draft.config = draft.config or _config(keys, draft)
     NEOX.end(keys, draft)
 

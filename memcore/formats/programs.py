@@ -69,24 +69,56 @@ NO_WORD = "has no word in a plan"
 
 
 FIELDS = frozenset(field_paths())
-# A condition of a row: a field of the plan or a key; behind it one of some words, or more than.
+# A condition of a row: a field of the plan or a key, or the first of several with '|' between that
+# says something; behind it one of some words, or more than.
 _CONDITION = re.compile(r"(!?)([^=>]+)(?:([=>])(.*))?", re.DOTALL)
 
 
-def _holds(condition: str, keys: Keys, draft: Draft) -> bool:
-    """Whether a condition of a row holds: a field or a key that is on, or that says one of some
-    words behind '=' ('' among them: nobody says it), or more than what stands behind '>'."""
-    parts = _CONDITION.fullmatch(condition)
-    assert parts is not None, condition
-    negated, name, sign, words = parts.groups()
-    said = draft.fields.get(name) if name in FIELDS else None if sign else keys.on(name)
-    if sign == "=":
-        several = words.split("|")
-        said = said if name in FIELDS else keys.one(name, words=several)
-        said = ("" if said is None else str(said).lower()) in several
-    elif sign == ">":
-        said = int(said or 0 if name in FIELDS else draft.count(keys, name)) > int(words)
-    return bool(said) != bool(negated)
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must hold for a row to count: a field or a key is on, or says one of some words behind
+    '=' ('' among them: nobody says it), or more than what stands behind '>'; `negated`: that it
+    does not."""
+
+    negated: bool
+    names: tuple[str, ...]
+    sign: str
+    words: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Condition:
+        """By its text in a table."""
+        parts = _CONDITION.fullmatch(text)
+        assert parts is not None, text
+        negated, names, sign, words = parts.groups()
+        return cls(
+            bool(negated), tuple(names.split("|")), sign or "", tuple((words or "").split("|"))
+        )
+
+    @property
+    def of_plan(self) -> bool:
+        """Whether it is of a field of the plan."""
+        return self.names[0] in FIELDS
+
+    def holds(self, keys: Keys, draft: Draft) -> bool:
+        """Whether it does in a file."""
+        said = draft.fields.get(self.names[0])
+        if self.sign == "=":
+            said = said if self.of_plan else keys.one(*self.names, words=self.words)
+            on = ("" if said is None else str(said).lower()) in self.words
+        elif self.sign == ">":
+            many = int(said or 0) if self.of_plan else draft.count(keys, *self.names)
+            on = many > int(self.words[0])
+        else:
+            on = bool(said) if self.of_plan else keys.on(*self.names)
+        return on != self.negated
+
+    def written(self) -> dict[str, Any]:
+        """The key that makes it hold, with its value; none where a file need not say it."""
+        word = next(filter(None, self.words), "")
+        if self.negated or self.of_plan or self.sign == ">" or (self.sign and not word):
+            return {}
+        return {self.names[0]: word if self.sign else True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +152,14 @@ class Row:
     by: str
     write: str
     within: tuple[str, ...]
-    when: tuple[str, ...]
+    when: tuple[Condition, ...]
     leave: str
 
     def read(self, keys: Keys, draft: Draft) -> None:
         """What the keys of a file say by this row."""
         for section in self.within:
             keys = keys.inner(section)
-        holds = [_holds(each, keys, draft) for each in self.when]  # all keys count as read
+        holds = [each.holds(keys, draft) for each in self.when]  # all their keys count as read
         if not all(holds):
             return
         key = self.by or (keys.named(*self.keys) if self.keys else "")
@@ -277,7 +309,7 @@ class Program:
             said.get("by", ""),
             said.get("write", said.get("keys", "").partition(" ")[0]),
             tuple(filter(None, said.get("within", "").split("."))),
-            tuple(said.get("when", "").split()),
+            tuple(map(Condition.of, said.get("when", "").split())),
             said.get("leave", ""),
         )
 
@@ -322,6 +354,19 @@ class Program:
         """What the rows of one list say of a plan, by the key of each that is written."""
         rows = (row for row in self.rows[name] if row.to and row.keys)
         return {row.write: row.written(get(plan, row.to[0])) for row in rows}
+
+    def decided(self, plan: Plan, name: str = "decided") -> dict[str, Any]:
+        """What a file says so that the rows of one list decide as a plan does: for each field the
+        conditions of the first row that has its value."""
+        found: dict[str, Any] = {}
+        fields: set[str] = set()
+        for row in self.rows[name]:
+            value = row.sets is not None and get(plan, row.to[0]) == row.sets
+            if value and row.to[0] not in fields:
+                fields.add(row.to[0])
+                for each in row.when:
+                    found |= each.written()
+        return found
 
     def end(self, keys: Keys, draft: Draft) -> None:
         """Tells of the keys that nothing was made of."""

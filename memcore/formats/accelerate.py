@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from memcore.errors import shown
 from memcore.formats import deepspeed, megatron
-from memcore.formats.draft import Around, Draft, Keys, mixed, positive, underscored
+from memcore.formats.draft import Around, Draft, Keys, underscored
 from memcore.formats.programs import Program
 
 FSDP1 = "FSDP 1's flat parameters are not planned: FSDP 2, which shards each by itself, is"
@@ -53,10 +52,10 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.put("train.zero", 0, "distributed_type", kind)
     else:
         draft.leave("distributed_type", f"{kind} is not planned")
-    _precision(str(keys.take("mixed_precision") or "no").lower(), draft)
-    compiler = keys.inner("dynamo_config").take("dynamo_backend", "dynamo_config_dynamo_backend")
-    if str(keys.take("dynamo_backend") or compiler or "NO").upper() not in ("NO", "EAGER"):
-        draft.put("train.kernels", "compile", "dynamo_backend")
+    ACCELERATE.read(keys, draft)
+    if keys.take("mixed_precision") is None:
+        draft.otherwise("train.precision", "fp32", "mixed_precision")
+    ACCELERATE.read(keys.inner("dynamo_config"), draft, "compiler")
     _mesh(keys.inner("parallelism_config"), draft)
     ACCELERATE.end(keys, draft)
 
@@ -114,9 +113,7 @@ def launched(given: Mapping[str, Any], draft: Draft) -> None:
     elif keys.on("multi_gpu"):
         draft.put("train.framework", "pytorch", "--multi_gpu", True)
         draft.put("train.zero", 0, "--multi_gpu", True)
-    _precision(str(keys.take("mixed_precision") or "").lower(), draft)
-    if str(keys.take("dynamo_backend") or "NO").upper() not in ("NO", "EAGER"):
-        draft.put("train.kernels", "compile", keys.written("dynamo_backend"))
+    ACCELERATE.read(keys, draft)
     for why, name in LAUNCH.left.items():
         if keys.on(name):
             draft.leave(keys.written(name), why)
@@ -134,28 +131,12 @@ def launched(given: Mapping[str, Any], draft: Draft) -> None:
             return
 
 
-def _precision(half: str, draft: Draft) -> None:
-    """What Accelerate's mixed_precision says."""
-    if half in ("bf16", "fp16"):
-        sharded = draft.fields.get("train.framework") in ("deepspeed", "fsdp2")
-        draft.put("train.precision", mixed(half, sharded), "mixed_precision", half)
-    elif half == "no":
-        draft.otherwise("train.precision", "fp32", "mixed_precision")
-    elif half == "fp8":
-        draft.leave("mixed_precision", "Accelerate's fp8 recipes are not planned")
-    elif half:
-        draft.leave("mixed_precision", f"{shown(half)} is none of Accelerate's words")
-
-
 def _mesh(given: Keys, draft: Draft) -> None:
     """How ranks are shared out."""
     start = "parallelism_config_"
     keys = Keys({k.removeprefix(start): v for k, v in given.values.items()}, f"{start}{{}}".format)
     given.told = True
     MESH.read(keys, draft)
-    if draft.count(keys, "dp_replicate_size") > 1:
-        draft.read(keys, "parallel.shard_group", positive, "dp_shard_size")
-    keys.take("dp_shard_size")
     MESH.end(keys, draft)
 
 
@@ -197,18 +178,10 @@ def shards(given: Keys, words: str, draft: Draft) -> None:
         draft.later.append(_groups)
     if not second:
         draft.leave("fsdp_version", FSDP1)
-    if any([keys.on("offload_params"), keys.on("cpu_offload")]) or "OFFLOAD" in named:
-        draft.put("train.offload_parameters", "cpu", "fsdp_offload_params", True)
-        draft.put("train.offload_optimizer", "cpu", "fsdp_offload_params", True)
-    to_host = keys.on("activation_checkpointing_offload")
+    if "OFFLOAD" in named:
+        keys.values["offload_params"] = True
+    FSDP.read(keys, draft)
     if keys.on("activation_checkpointing"):
-        if to_host:
-            draft.put(
-                "train.offload_activations",
-                "cpu",
-                keys.written("activation_checkpointing_offload"),
-                True,
-            )
         # Beside gradient_checkpointing, which is off then, since both together are an error.
         draft.said = [said for said in draft.said if said.field != "train.checkpointing"]
         draft.fields.pop("train.checkpointing", None)

@@ -12,11 +12,10 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import megatron
-from memcore.formats.draft import Draft, Keys, UnsaidError, flag, names, positive
+from memcore.formats.draft import Draft, Keys, UnsaidError, flag, names
 from memcore.formats.methods import reference
 from memcore.formats.programs import Program
 from memcore.formats.texts import overridden
-from memcore.words.engines import ENGINES
 
 NEMO = Program("nemo")
 SHARDED = {"dtensor_cfg", "step_scheduler"}  # of what trains with FSDP2
@@ -112,32 +111,15 @@ def _rollouts(values: Mapping[str, Any], draft: Draft) -> None:
     """What NeMo RL's policy makes rollouts with: an engine on the same GPUs, which sleeps while it
     trains, as the policy rests in host memory while the engine runs (policy.offload_after_refit,
     and its reference at all times)."""
-    draft.put("together.kind", "grpo", "grpo")
-    draft.otherwise("train.micro_batch", OF_RL, "policy.train_micro_batch_size")
     steps = Keys(values["grpo"], "grpo.{}".format)
     policy = values.get("policy")
     made = Keys(policy if isinstance(policy, Mapping) else {}, "policy.{}".format).inner(
         "generation"
     )
-    prompts = draft.count(steps, "num_prompts_per_step")
-    answers = draft.count(steps, "num_generations_per_prompt") or 1
-    draft.rollouts(prompts, answers, "grpo.num_prompts_per_step")
-    draft.read(made, "serve.output_len", positive, "max_new_tokens")
-    sections = {"trtllm_cfg": "tensorrt-llm", "sglang_cfg": "sglang"}  # of a file without a backend
-    of = next((name for name in sections if made.values.get(name) is not None), "")
-    engine = str(made.one("backend") or sections.get(of, "vllm"))
-    engine = sections["trtllm_cfg"] if engine == "trtllm" else engine
-    key = of if of and made.values.get("backend") is None else "backend"
-    word = engine if engine in ENGINES else "vllm"
-    draft.put("serve.engine", word, f"policy.generation.{key}")
-    if engine not in ENGINES:
-        draft.leave("policy.generation.backend", f"{shown(engine)} is planned as vLLM")
+    NEMO.rollouts(steps, draft)
+    NEMO.read(made, draft, "generation")
     for section in ("vllm_cfg", "sglang_cfg", "trtllm_cfg"):
-        inner = made.inner(section)
-        NEMO.read(inner, draft, "engine")
-        for name in ("pipeline_parallel_size", "expert_parallel_size"):
-            if draft.count(inner, name) > 1:
-                draft.leave(inner.written(name), "an engine beside training is cut by tensor alone")
+        NEMO.read(made.inner(section), draft, "engine")
     apart = made.inner("colocated")
     if apart.take("enabled") is not None and not apart.on("enabled"):
         others = apart.inner("resources")
@@ -148,8 +130,6 @@ def _rollouts(values: Mapping[str, Any], draft: Draft) -> None:
             draft.nodes = max(1, draft.nodes - nodes)
         why = f"{theirs or 'some'} GPUs make rollouts alone; their engine is planned on those that"
         draft.differ(apart.written("enabled"), f"{why} train")
-    draft.put("together.asleep", "all", apart.written("enabled"))
-    draft.put("together.trainer", "host", apart.written("enabled"))
     loss = Keys(_section(values, "loss_fn"), "loss_fn.{}".format)
     reference(loss, draft, "host", "reference_policy_kl_penalty")
 
@@ -173,9 +153,6 @@ def _adapter(values: Mapping[str, Any], sharded: bool, draft: Draft) -> None:
         draft.put("train.lora_modules", ",".join(sorted(targets)), "peft.target_modules")
         return
     megatron.adapt(draft, targets, "peft.target_modules")
-
-
-OF_RL = 4  # sequences of a micro-batch in NeMo RL's grpo_math_1B.yaml, which others begin with
 
 
 def _section(values: Mapping[str, Any], name: str, depth: int = MAX_DEPTH) -> Mapping[str, Any]:

@@ -23,7 +23,6 @@ from memcore.formats.draft import (
     flag,
     mixed,
     names,
-    positive,
     underscored,
 )
 from memcore.formats.programs import Program
@@ -337,14 +336,7 @@ def _options(program: Program, keys: Keys, draft: Draft, towards: str) -> None:
             draft.put("train.offload_activations", "cpu", key, said)
         if recomputes and program is AXOLOTL and keys.take("rl") is None:
             draft.otherwise("train.reentrant", True, "gradient_checkpointing_kwargs")
-    for named in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
-        how = keys.inner(named)
-        if how.take("use_reentrant") is not None:
-            draft.put("train.reentrant", how.on("use_reentrant"), "use_reentrant")
-        draft.read(how, "train.checkpoint_every", positive, "every_n_layers")
-        if how.on("offload"):
-            draft.put("train.offload_activations", "cpu", how.written("offload"), True)
-    draft.read(keys, "train.reentrant", flag, "use_reentrant_gc")
+    HF.read(keys, draft, "recomputed")
     liger = (*LIGER, "liger_rms_norm", "liger_swiglu")
     fused = [keys.on(name) for name in (*liger, "liger_glu_activation", "liger_rope")]
     if any(fused):

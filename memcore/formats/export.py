@@ -113,11 +113,6 @@ def _document(program: Program, plan: Plan, own: Mapping[str, Any]) -> dict[str,
     """What a program of the Trainer's kin writes of a plan, with what no table says of its own."""
     rows = (*trainer.HF.rows["read"], *trainer.HF.rows["written"])
     by_key = {key: row for row in rows for key in row.keys}
-
-    def said(key: str) -> Any:
-        row = by_key[key]
-        return row.written(get(plan, row.to[0]))
-
     half, recomputes = plan.train.precision.partition("-")[0], plan.train.checkpointing != "none"
     kwargs = (
         {"use_reentrant": plan.train.reentrant} if recomputes or program is trainer.TRL else None
@@ -130,95 +125,58 @@ def _document(program: Program, plan: Plan, own: Mapping[str, Any]) -> dict[str,
         "gradient_checkpointing_kwargs": kwargs,
         **own,
     }
-    names = program.listed("writes")
-    return {name: own[name] if name in own else said(name) for name in names}
+    document = {
+        name: own[name] if name in own else by_key[name].written(get(plan, by_key[name].to[0]))
+        for name in program.listed("writes")
+    }
+    document |= program.decided(plan, "written")
+    if plan.train.adapter != "none":
+        every = ALL_LINEAR if plan.train.lora_targets == ALL_LINEAR else None
+        modules = list(listed(plan.train.lora_modules)) or every
+        document |= {**program.written(plan, "adapter"), "lora_target_modules": modules}
+    return document
 
 
 def _trainer(plan: Plan) -> dict[str, str]:
     """TRL's YAML, and what shards beside it."""
-    t = plan.train
-    files: dict[str, str] = {}
     document = _document(trainer.TRL, plan, {"model_name_or_path": _name(plan)})
-    if t.precision.endswith("-pure"):
-        document["torch_dtype"] = "bfloat16" if t.precision.startswith("bf16") else "float16"
-    if t.adapter != "none":
-        document |= _adapter(plan)
-    if t.framework == "deepspeed":
-        document["deepspeed"] = "deepspeed.json"
-        files["deepspeed.json"] = _deepspeed(plan)
-    elif t.framework == "fsdp2":
-        document |= {"fsdp": "full_shard auto_wrap", "fsdp_config": _fsdp(plan)}
-    said = {name: value for name, value in document.items() if value is not None}
-    return {"train.yaml": yaml.safe_dump(said, sort_keys=False), **files}
+    if plan.train.framework == "fsdp2":
+        document |= {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2, **_fsdp(plan)}}
+    return _in_yaml("train.yaml", document, plan)
 
 
 def _axolotl(plan: Plan) -> dict[str, str]:
     """axolotl's YAML, and DeepSpeed's beside it."""
     t, p = plan.train, plan.parallel
-    files: dict[str, str] = {}
     document = _document(trainer.AXOLOTL, plan, {"base_model": _name(plan)})
-    if t.offload_activations == "cpu":
-        document["activation_offloading"] = True
-    chunked = t.cross_entropy == "chunked"
-    if t.kernels == "liger" or chunked:
+    if "liger" in (t.kernels, *(key.partition("_")[0] for key in document)):
         document["plugins"] = ["axolotl.integrations.liger.LigerPlugin"]
-        document |= {f"liger_{part}": t.kernels == "liger" for part in LIGER}
-        document["liger_fused_linear_cross_entropy"] = chunked
-    if t.adapter != "none":
-        document["adapter"] = "qlora" if t.adapter.startswith("qlora") else "lora"
-        document |= _lora(plan)
-        document["lora_target_linear"] = document.get("lora_target_modules") == ALL_LINEAR
-        if document["lora_target_linear"]:
-            del document["lora_target_modules"]
-        if t.adapter == "qlora-single":
-            document["bnb_config_kwargs"] = {"bnb_4bit_use_double_quant": False}
-    for name, size in (("tensor", p.tp), ("context", p.cp)):
-        if size > 1:
-            document[f"{name}_parallel_size"] = size
-    if t.framework == "deepspeed":
-        document["deepspeed"] = "deepspeed.json"
-        files["deepspeed.json"] = _deepspeed(plan)
-    elif t.framework == "fsdp2":
-        shards = _fsdp(plan)
-        document |= {"fsdp_version": shards.pop("version"), "fsdp_config": shards}
+    if t.adapter != "none" and document["lora_target_modules"] == ALL_LINEAR:
+        document |= {"lora_target_modules": None, "lora_target_linear": True}
+    if t.adapter == "qlora-single":
+        document["bnb_config_kwargs"] = {"bnb_4bit_use_double_quant": False}
+    cuts = trainer.AXOLOTL.written(plan)
+    document |= {name: size for name, size in cuts.items() if size > 1}
+    if t.framework == "fsdp2":
+        document |= {"fsdp_version": 2, "fsdp_config": _fsdp(plan)}
         if p.shard_group:
-            document["dp_shard_size"] = p.shard_group
             document["dp_replicate_size"] = plan.dp // p.shard_group
-    said = {name: value for name, value in document.items() if value is not None}
-    return {"axolotl.yaml": yaml.safe_dump(said, sort_keys=False), **files}
+    return _in_yaml("axolotl.yaml", document, plan)
 
 
-LIGER = ("rope", "rms_norm", "glu_activation")
-
-
-def _adapter(plan: Plan) -> dict[str, Any]:
-    """What TRL is told of an adapter."""
-    adapter = plan.train.adapter
-    return {"use_peft": True, **_lora(plan), "use_bnb_nested_quant": adapter == "qlora"}
-
-
-def _lora(plan: Plan) -> dict[str, Any]:
-    t = plan.train
-    modules = list(listed(t.lora_modules))
-    found: dict[str, Any] = {
-        "lora_r": t.lora_rank,
-        "lora_dropout": t.lora_dropout,
-        "load_in_4bit": t.adapter.startswith("qlora"),
-        "load_in_8bit": t.adapter == "lora-8bit",
-    }
-    if modules:
-        found["lora_target_modules"] = modules
-    elif t.lora_targets == ALL_LINEAR:
-        found["lora_target_modules"] = ALL_LINEAR
-    return found
+def _in_yaml(name: str, document: Mapping[str, Any], plan: Plan) -> dict[str, str]:
+    """A YAML of what is said, and DeepSpeed's file beside it where that shards."""
+    said = {key: value for key, value in document.items() if value is not None}
+    if plan.train.framework != "deepspeed":
+        return {name: yaml.safe_dump(said, sort_keys=False)}
+    said["deepspeed"] = "deepspeed.json"
+    return {name: yaml.safe_dump(said, sort_keys=False), "deepspeed.json": _deepspeed(plan)}
 
 
 def _fsdp(plan: Plan) -> dict[str, Any]:
-    t = plan.train
     return {
-        "version": 2,
-        "reshard_after_forward": t.zero == accelerate.STRATEGIES["FULL_SHARD"],
-        "offload_params": t.offload_parameters == "cpu",
+        "reshard_after_forward": plan.train.zero == accelerate.STRATEGIES["FULL_SHARD"],
+        "offload_params": plan.train.offload_parameters == "cpu",
     }
 
 

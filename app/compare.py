@@ -33,7 +33,13 @@ def columns() -> list[Column]:
         taken = (*names, FIELD, FIGURE, "key", tables.PATH)
         names.append(f"{string.ascii_uppercase[i]}: {name}" if name in taken else name)
     return [
-        Column(name, plan, _report(plan), pin, (state.calibrated(plan), state.beside_server(plan)))
+        Column(
+            name,
+            plan,
+            shared.report(plan),
+            pin,
+            (state.calibrated(plan), state.beside_server(plan)),
+        )
         for name, (_, plan, pin) in zip(names, every, strict=True)
     ]
 
@@ -44,12 +50,8 @@ def side_by_side() -> Callable[[], tables.Rows]:
     found = columns() if state.pins() else []
     if len(found) < 2:
         return list
-    books = [state.book_of(c.plan) for c in found]
+    books = [shared.book(c.plan) for c in found]
     return lambda: tables.side_by_side(found, books)
-
-
-def _report(plan: Plan) -> Any:
-    return state.report() if plan == state.plan() else state.report_of(plan)
 
 
 def draw() -> None:
@@ -237,7 +239,7 @@ def _figures(found: Sequence[Column], alike: bool) -> int:
         "Differences from", range(len(found)), format_func=lambda i: names[i], key="compare_base"
     )
     base = min(base or 0, len(found) - 1)
-    books = [state.book_of(c.plan) for c in found]
+    books = [shared.book(c.plan) for c in found]
     rows = tables.compared_figures(found, books, base, alike)
     rows += tables.compared_listed(found, base, alike)
     rows += tables.compared_calibrated(found)
@@ -246,7 +248,7 @@ def _figures(found: Sequence[Column], alike: bool) -> int:
     def clicked(row: int, column: str) -> None:
         if column in names:
             of = found[names.index(column)]
-            if state.book_of(of.plan).explained(paths[row]):
+            if shared.book(of.plan).explained(paths[row]):
                 why.opened(paths[row], of.plan)
 
     alt = "Figures of the plans, side by side"

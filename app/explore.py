@@ -266,7 +266,7 @@ def _path(column: str, path: str, of: Plan) -> str:
     found = OF_COLUMN.get(column, path)
     if path.startswith("serve."):
         found = {"verdict": "serve.fits", "memory": "serve.asked_bytes"}.get(column, found)
-    return found if state.book_of(of).explained(found) else path
+    return found if shared.book(of).explained(found) else path
 
 
 # --- two fields ----------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def advice() -> None:
 
 def section(memory: Memory) -> None:
     """The best levers with a button each; the others in a table."""
-    found = state.levers()
+    found = shared.levers(state.plan())
     hopeless = not memory.fits and not any(lever.fits for lever in found)
     if hopeless:
         st.markdown("##### Where it fits as it is")

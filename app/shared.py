@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from app import exploring
 from memcore.cache import cached
 from memcore.evaluate import evaluate
+from memcore.explain.book import Book
 from memcore.plan.plan import Plan
 from memcore.report import Report, Serve
 from memcore.search import bookings as to_book
@@ -33,6 +34,7 @@ from memcore.serving.serve import curve, servable, served_by
 from memcore.serving.server import Server
 from memcore.stream import Load, Stream, simulate
 from memcore.stream import loads as simulated_loads
+from memcore.stream.lengths import Lengths
 from memcore.together.generation import generation
 from memcore.training.over_time import Course
 from memcore.training.over_time import over_time as find_courses
@@ -117,14 +119,20 @@ def report(plan: Plan) -> Report:
     return evaluate(plan, training(plan), server(plan), _served(_asked_of_server(plan)))
 
 
-@_for_all(without=TRAINING)
-def stream(plan: Plan) -> Stream | None:
-    return simulate(plan, steps=STEPS)
+@_for_all()
+def book(plan: Plan) -> Book:
+    """Why the numbers of the report are what they are, each found when somebody asks."""
+    return Book(plan, report(plan))
 
 
 @_for_all(without=TRAINING)
-def loads(plan: Plan) -> tuple[Load, ...]:
-    return simulated_loads(plan, steps=STEPS)
+def stream(plan: Plan, lengths: Lengths | None) -> Stream | None:
+    return simulate(plan, lengths, STEPS)
+
+
+@_for_all(without=TRAINING)
+def loads(plan: Plan, lengths: Lengths | None) -> tuple[Load, ...]:
+    return simulated_loads(plan, lengths, steps=STEPS)
 
 
 levers = _for_all()(find_levers)

@@ -7,7 +7,7 @@ from functools import partial
 
 import streamlit as st
 
-from app import parts, state, stream
+from app import parts, shared, state, stream
 from memcore.stream import Load, Stream
 
 
@@ -79,7 +79,7 @@ def requests() -> None:
         columns=stream.shown(found),
     )
     parts.small(stream.legend(found))
-    speeds = state.speeds()
+    speeds = shared.speeds(plan)
     st.markdown("##### Time per token against throughput")
     parts.chart(
         stream.speed(speeds, found),

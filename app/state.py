@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import streamlit as st
@@ -55,15 +55,12 @@ from memcore.search.measured import Calibrated, refused
 from memcore.search.measured import calibrated as calibrate
 from memcore.search.solve import Answer
 from memcore.search.waterfall import Change
-from memcore.search.waterfall import waterfall as changes_between
-from memcore.serving.time import Point
-from memcore.stream import Load, Stream, read_lengths, simulate
-from memcore.stream import loads as simulated_loads
+from memcore.stream import Load, Stream, read_lengths
+from memcore.stream.lengths import Lengths
 from memcore.units import GiB, bytes_text
 from memcore.words.training import COPIES
 
 Query = dict[str, list[str]]
-T = TypeVar("T")
 MOST_ADDRESSES = 1000  # that a session remembers; a browser is behind by a few
 DEFAULT = Plan()  # where everybody starts
 MOST_LOOK = 200  # characters of what a page shows
@@ -274,20 +271,18 @@ def compute_dtype() -> str:
 
 def report() -> Report:
     """What the engine says about the plan."""
-    now = plan()
-    return _once("report", now, lambda: shared.report(now))
+    return shared.report(plan())
 
 
 def pinned() -> Report | None:
     """The report of the pinned plan, if one is pinned."""
     pin = session().pin
-    return _once("pinned", pin, lambda: shared.report(pin)) if pin else None
+    return shared.report(pin) if pin else None
 
 
 def book() -> Book:
-    """Why the numbers of the report are what they are; made when somebody asks."""
-    now = plan()
-    return _once("book", now, lambda: Book(now, report()))
+    """Why the numbers of the report are what they are."""
+    return shared.book(plan())
 
 
 def measured() -> Measured | None:
@@ -301,9 +296,9 @@ def calibrated(of: Plan | None = None) -> Calibrated | None:
     by, now = session().measured, of or plan()
     if by is None or refused_measured(now):
         return None
-    then = report() if by.plan == plan() else report_of(by.plan)
+    then = shared.report(by.plan)
     try:
-        return calibrate(now, by, report() if now == plan() else report_of(now), then)
+        return calibrate(now, by, shared.report(now), then)
     except PlanError:
         return None
 
@@ -322,7 +317,7 @@ def benched() -> Measured | None:
 def benched_moves() -> Measured | None:
     """The same, where something is predicted of it, so that it can move others."""
     by = session().benched
-    serve = report_of(by.plan).serve if by else None
+    serve = shared.report(by.plan).serve if by else None
     return by if serve and serve.tpot_seconds else None
 
 
@@ -343,7 +338,7 @@ def _beside_server(now: Plan) -> Calibrated | Sequence[Issue] | None:
     """A plan's server beside the measured one, or why it is not; None without one."""
     if (by := session().benched) is None:
         return None
-    here, then = (report() if of == plan() else report_of(of) for of in (now, by.plan))
+    here, then = shared.report(now), shared.report(by.plan)
     try:
         return calibrate(now, by, here, then)
     except PlanError as e:
@@ -372,77 +367,26 @@ def looks() -> str:
     return s.looks.get(s.page, "")
 
 
-def report_of(plan: Plan) -> Report:
-    """What the engine says about another plan; those that are asked about again are kept."""
-    return _book_of(plan).report
-
-
-def book_of(plan: Plan) -> Book:
-    """Why the numbers of another plan are what they are."""
-    return book() if plan == session().plan else _book_of(plan)
-
-
-MOST_BOOKS = 8
-
-
-def _book_of(plan: Plan) -> Book:
-    books: tuple[Book, ...] = st.session_state.get("kept_books", ())
-    book = next((b for b in books if b.plan == plan), None) or Book(plan, shared.report(plan))
-    others = tuple(b for b in books if b is not book)
-    st.session_state.kept_books = (book, *others)[:MOST_BOOKS]
-    return book
-
-
-def pinned_book() -> Book | None:
-    """The same of the pinned plan."""
-    pin = session().pin
-    return _once("pinned_book", pin, lambda: Book(pin, shared.report(pin))) if pin else None
-
-
-def _once(name: str, asked: Any, find: Callable[[], T]) -> T:
-    """What `find` returns, for this session, until something else is asked for by this name: every
-    part of a page asks, and to look into the cache of all sessions takes longer."""
-    held = st.session_state.get(f"kept_{name}")
-    if held is None or held[0] != asked:
-        held = st.session_state[f"kept_{name}"] = (asked, find())
-    answer: T = held[1]
-    return answer
-
-
-def _of_server(plan: Plan) -> tuple[Any, ...]:
-    """What of a plan decides how it serves."""
-    return plan.model, plan.cluster, plan.parallel, plan.serve
-
-
 def stream() -> Stream | None:
     """The plan's stream of requests, simulated."""
-    now, lengths = plan(), st.session_state.get("lengths")
-    if lengths is None:
-        return _once("stream", _of_server(now), lambda: shared.stream(now))
-    asked = (*_of_server(now), lengths)
-    return _once("stream", asked, lambda: simulate(now, lengths, shared.STEPS))
-
-
-def speeds() -> tuple[Point, ...]:
-    """Throughput and time per token against how many sequences run at once."""
-    now = plan()
-    return _once("speeds", _of_server(now), lambda: shared.speeds(now))
+    return shared.stream(plan(), lengths())
 
 
 def loads() -> tuple[Load, ...]:
     """The plan's stream at one arrival rate after another."""
-    now, lengths = plan(), st.session_state.get("lengths")
-    if lengths is None:
-        return _once("loads", _of_server(now), lambda: shared.loads(now))
-    asked = (*_of_server(now), lengths)
-    return _once("loads", asked, lambda: simulated_loads(now, lengths, steps=shared.STEPS))
+    return shared.loads(plan(), lengths())
 
 
 def answers() -> tuple[Answer, ...]:
     """How far the plan can go within its targets: its length, sequences, and GPUs for its requests
     where somebody has set how many come, else for its users at once."""
-    now, of_rate = plan(), "serve.arrival_rate" in changed()
-    return _once("answers", (now, of_rate), lambda: shared.answers(now, of_rate))
+    return shared.answers(plan(), "serve.arrival_rate" in changed())
+
+
+def lengths() -> Lengths | None:
+    """Those of a file, in place of the plan's own."""
+    given: Lengths | None = st.session_state.get("lengths")
+    return given
 
 
 def lengths_file() -> str:
@@ -456,16 +400,10 @@ def lengths_issues() -> tuple[Issue, ...]:
     return found
 
 
-def levers() -> tuple[Lever, ...]:
-    """What can be changed about the plan."""
-    now = plan()
-    return _once("levers", now, lambda: shared.levers(now))
-
-
 def waterfall() -> tuple[Change, ...]:
     """What lies between the pinned plan and this one."""
-    pin, now = session().pin, plan()
-    return _once("waterfall", (pin, now), lambda: changes_between(pin, now)) if pin else ()
+    pin = session().pin
+    return shared.waterfall(pin, plan().model_dump_json()) if pin else ()
 
 
 def applied() -> str:
@@ -854,7 +792,7 @@ def pin() -> None:
 def pin_levers(most: int) -> None:
     """Keep the plan, and beside it so many of its best changes that fit, named after them."""
     s = session()
-    others = [Pin(lever.plan, _short(lever.label)) for lever in levers() if lever.fits]
+    others = [Pin(lever.plan, _short(lever.label)) for lever in shared.levers(plan()) if lever.fits]
     s.pins = (Pin(s.plan, s.name), *others[:most])[: len(PINS)]
 
 

@@ -362,7 +362,7 @@ def _token_costs(plan: Plan, serve: Serve) -> Iterator[Item]:
     """What a million tokens cost, at the plan's price or else at the least of the price list."""
     price, whose = own_price(plan)
     if serve.cost_per_million_out is None and price is not None:
-        priced = state.report_of(plan.changed("run.price_per_gpu_hour", price)).serve
+        priced = shared.report(plan.changed("run.price_per_gpu_hour", price)).serve
         serve = priced or serve
     for path, cost, what in (
         ("serve.cost_per_million_in", serve.cost_per_million_in, "prompt"),

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import streamlit as st
 
-from app import grid, state, tables
+from app import grid, shared, state, tables
 from app.text import plain, times
 from memcore.explain.book import Book
 from memcore.plan.plan import Plan, change_texts
@@ -109,7 +109,7 @@ def drawer() -> None:
 def _drawer() -> None:
     stack: list[str] = st.session_state.why
     other: Plan | None = st.session_state.why_of
-    book = state.book_of(other) if other else state.book()
+    book = shared.book(other or state.plan())
     if other and other != state.plan():
         st.markdown(f":small[{plain(_differs(state.plan(), other))}]")
     chain = book.chain(stack[-1])
@@ -165,8 +165,8 @@ def _back(depth: int) -> None:
 
 
 def _value(e: Explanation) -> None:
-    pinned = state.pinned_book()
-    then = pinned.explained(e.path) if pinned else None
+    pin = state.session().pin
+    then = shared.book(pin).explained(e.path) if pin else None
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"### {plain(times(f'{e.what}: {e.text}'))}", anchors=False, width="content")
         st.badge(e.certainty, color=COLOURS[e.certainty])  # type: ignore[arg-type]

@@ -1008,14 +1008,14 @@ def test_a_server_that_cannot_is_told_what_to_change() -> None:
 
 def test_what_the_stream_does_not_depend_on_does_not_simulate_it_again() -> None:
     at = opened({"reqs": "50"}, view="stream", unfolded=["Request stream"])
-    before = at.session_state["kept_stream"]
+    before = shared.stream(shown_plan(at), None)
     find = at.selectbox(key="find")
     find.select(next(o for o in find.options if o.startswith("Micro-batch"))).run()
     at.select_slider(key="found_train_micro_batch").set_value(4).run()
     assert shown_plan(at).train.micro_batch == 4
-    assert at.session_state["kept_stream"] is before
+    assert shared.stream(shown_plan(at), None) is before
     at.number_input(key="serve_seed").set_value(5).run()
-    assert at.session_state["kept_stream"] is not before
+    assert shared.stream(shown_plan(at), None) is not before
     alive(at)
 
 
@@ -1111,7 +1111,7 @@ def test_a_link_cannot_ask_for_minutes_of_work() -> None:
     alive(at)
     text = "\n".join(m.value for m in at.markdown) + "\n".join(c.value for c in at.caption)
     assert re.search(r"Of 20\\,000 requests the first .* which is long for a page", text)
-    found = at.session_state["kept_stream"][1]
+    found = shared.stream(shown_plan(at), None)
     assert sum(run.events for run in found.runs) < 2 * shared.STEPS
 
 
@@ -1129,7 +1129,7 @@ def test_what_one_has_found_all_have(monkeypatch: pytest.MonkeyPatch) -> None:
     STORE.forget()
     ends = [opened({"seed": "77", "reqs": "50"}, "stream") for _ in range(3)]
     assert len(asked) == 1
-    kept = [at.session_state["kept_stream"][1] for at in ends]
+    kept = [shared.stream(shown_plan(at), None) for at in ends]
     assert kept[0] is kept[1] is kept[2]
     opened({"seed": "78", "reqs": "50"}, "stream")
     assert len(asked) == 2

@@ -27,10 +27,10 @@ def gpu(text: str) -> Any:
 
     if text.lstrip().startswith("{") or text.endswith(".json"):
         return card_of(text)
-    if text in catalog.gpu_names() or not (found := cards.preset(text)):
+    if text in catalog.gpu_names() or not (preset := cards.preset(text)):
         return text
-    print(printable(f"memplan: {cards.taken(text, found)}"), file=sys.stderr)
-    return found
+    print(printable(f"memplan: {cards.taken(text, preset)}"), file=sys.stderr)
+    return preset
 
 
 def card_of(text: str) -> Mapping[str, Any]:

@@ -63,17 +63,19 @@ class Checked:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = [_checked(file, args, beside) for each in args.files for file, beside in _files(each)]
-    status = max((each.status for each in found), key=WORST.index)
+    checks = [
+        _checked(file, args, siblings) for each in args.files for file, siblings in _files(each)
+    ]
+    status = max((each.status for each in checks), key=WORST.index)
     out = sys.stderr if args.json else sys.stdout
-    for each in found:
+    for each in checks:
         if each.told:  # it may decide the verdict
             print(printable(_warning(each)), file=out)
         if each.status:
             print(printable(_annotation(each)), file=out)
-    summary = _markdown(found)
+    summary = _markdown(checks)
     if args.json:
-        print(json_text({"status": status, "files": [f.to_dict() for f in found]}, indent=1))
+        print(json_text({"status": status, "files": [f.to_dict() for f in checks]}, indent=1))
     else:
         print(printable(summary))
     if path := args.summary or os.environ.get(SUMMARY):
@@ -139,38 +141,38 @@ def _is_job(path: str) -> bool:
     return plans or (bool(kind) and kind not in BESIDE)
 
 
-def _checked(file: str, args: argparse.Namespace, beside: Mapping[str, str]) -> Checked:
+def _checked(file: str, args: argparse.Namespace, siblings: Mapping[str, str]) -> Checked:
     """One file, judged; whatever is wrong with it, the others are judged too."""
     from memcore.evaluate import evaluate
 
     name = "standard input" if file == "-" else file
     try:
-        plan, found = _plan_in(name, file, args, beside)
+        plan, read_plan = _plan_in(name, file, args, siblings)
         report = evaluate(plan)
     except PlanError as e:
         return Checked(name, BAD_INPUT, "; ".join(map(str, e.issues)))
     except Exception as e:
         return Checked(name, BAD_INPUT, f"Memplan failed at this ({fault(e)})")
     judged = _judged(name, plan, report, args.serving or plan.about == SERVE, args)
-    return replace(judged, told=_remarks(found)) if found else judged
+    return replace(judged, told=_remarks(read_plan)) if read_plan else judged
 
 
-def _remarks(found: ReadPlan) -> tuple[str, ...]:
+def _remarks(read_plan: ReadPlan) -> tuple[str, ...]:
     """What of a file of another program is not in its plan, or not in the file."""
     kinds = (
-        ("not certain", found.unsure),
-        ("planned otherwise than the program does it", found.differs),
-        ("decides whether it fits, and no file says it", found.decides),
-        ("not read, since it is not given", found.wants),
-        ("not planned", found.left),
-        ("changed", found.changed),
-        ("assumed", [each for each in found.assumed if each not in found.decides]),
+        ("not certain", read_plan.unsure),
+        ("planned otherwise than the program does it", read_plan.differs),
+        ("decides whether it fits, and no file says it", read_plan.decides),
+        ("not read, since it is not given", read_plan.wants),
+        ("not planned", read_plan.left),
+        ("changed", read_plan.changed),
+        ("assumed", [each for each in read_plan.assumed if each not in read_plan.decides]),
     )
     return tuple(f"{title}: {each}" for title, those in kinds for each in those)
 
 
 def _plan_in(
-    name: str, file: str, args: argparse.Namespace, beside: Mapping[str, str]
+    name: str, file: str, args: argparse.Namespace, siblings: Mapping[str, str]
 ) -> tuple[Plan, ReadPlan | None]:
     """The plan in a file, or behind a name or a link. A file of another program is read as
     `memplan read` reads it, with those beside it that it names, and what was found in it is given
@@ -189,12 +191,12 @@ def _plan_in(
     if text is None or (_in_json(text) and not kind_of(text)):
         return _elsewhere(plan_of(data), args), None
     on = {"model": chosen_model(args), "called": args.model or "", **files_on(args)}
-    found = read_files([text], config_of=config_called, **on)
-    near = [path for want in found.wants if (path := beside.get(os.path.basename(want)))]
+    read_plan = read_files([text], config_of=config_called, **on)
+    near = [path for want in read_plan.wants if (path := siblings.get(os.path.basename(want)))]
     if near:
         more = [text_of(os.path.basename(path), read(path, MAX_TEXT_BYTES)) for path in near]
-        found = read_files([text, *more], config_of=config_called, **on)
-    return found.plan, found
+        read_plan = read_files([text, *more], config_of=config_called, **on)
+    return read_plan.plan, read_plan
 
 
 def _in_json(text: Text) -> bool:
@@ -254,8 +256,8 @@ def _needed(report: Report, serving: bool) -> tuple[int, int] | None:
         if s is None:
             return None
         held = s.weights_bytes - s.offloaded_bytes + s.table_bytes + s.activation_bytes
-        asked = s.sequence_bytes * report.plan["serve"]["concurrency"]
-        taken = held + s.overhead_bytes + s.outside_bytes + asked
+        sequences = s.sequence_bytes * report.plan["serve"]["concurrency"]
+        taken = held + s.overhead_bytes + s.outside_bytes + sequences
         return taken, taken
     assert report.memory
     both = report.together.device_bytes if report.together else (0, 0)
@@ -272,9 +274,9 @@ def _annotation(checked: Checked) -> str:
 
 def _warning(checked: Checked) -> str:
     """A line that says what the answer leaves out of the file, or takes beside it."""
-    told = _escaped("; ".join(checked.told))
+    text = _escaped("; ".join(checked.told))
     file = _escaped(checked.file, ":,")
-    return f"::warning file={file},title=memplan read another program's file::{told}"
+    return f"::warning file={file},title=memplan read another program's file::{text}"
 
 
 def _escaped(text: str, more: str = "") -> str:
@@ -282,9 +284,9 @@ def _escaped(text: str, more: str = "") -> str:
     return "".join(f"%{ord(c):02X}" if c in f"%\r\n{more}" else c for c in text)
 
 
-def _markdown(found: list[Checked]) -> str:
+def _markdown(checks: list[Checked]) -> str:
     rows = ["| file | plan | device memory | of | |", "|---|---|---|---|---|"]
-    for each in found:
+    for each in checks:
         if each.verdict is None:
             rows.append(f"| {_cell(each.file)} | {_cell(each.message)} | | | no plan |")
             continue

@@ -25,13 +25,13 @@ def run(args: argparse.Namespace) -> int:
             plans.append(plan_in(file))
         except PlanError as e:
             return fail(*(f"{named(file)}: {issue}" for issue in e.issues))
-    found = compare(plans, _names(args.files), measured_of(args))
+    comparison = compare(plans, _names(args.files), measured_of(args))
     link = link_to(plans, args.base)
     return answer(
         args,
-        lambda: found.to_dict() | {"link": link},
-        lambda: "\n\n".join([*_readable(found), link]),
-        found.rows,
+        lambda: comparison.to_dict() | {"link": link},
+        lambda: "\n\n".join([*_readable(comparison), link]),
+        comparison.rows,
     )
 
 
@@ -45,7 +45,7 @@ def _names(files: list[str]) -> list[str]:
     return names
 
 
-def _readable(found: Comparison) -> Iterator[str]:
+def _readable(comparison: Comparison) -> Iterator[str]:
     from memcore.plan.plan import title_of
     from memcore.plan.plan import value_text as field_text
     from memcore.search.compare import UNITS
@@ -53,23 +53,23 @@ def _readable(found: Comparison) -> Iterator[str]:
     def text(value: Any, unit: str) -> str:
         return "-" if value is None else value_text(value, unit) if unit else _plain(value)
 
-    if found.fields:
+    if comparison.fields:
         rows = [
             (f"{title_of(path)} ({path})", *(_plain(field_text(path, v)) for v in values))
-            for path, values in found.fields.items()
+            for path, values in comparison.fields.items()
         ]
-        yield "\n".join(table(("Differs in", *found.names), rows))
+        yield "\n".join(table(("Differs in", *comparison.names), rows))
     else:
         yield "The plans are the same."
     figures = [
         (path, *(text(value, UNITS[path]) for value in values))
-        for path, values in found.figures.items()
+        for path, values in comparison.figures.items()
     ]
-    yield "\n".join(table(("Figure", *found.names), figures))
-    for (a, b), changes in found.between.items():
+    yield "\n".join(table(("Figure", *comparison.names), figures))
+    for (a, b), changes in comparison.between.items():
         moves = [(c.label, signed_bytes(c.bytes), signed_seconds(c.seconds)) for c in changes]
         if moves:
-            head = (f"From {found.names[a]} to {found.names[b]}", "peak", "step")
+            head = (f"From {comparison.names[a]} to {comparison.names[b]}", "peak", "step")
             yield "\n".join(table(head, moves))
 
 

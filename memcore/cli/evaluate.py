@@ -134,8 +134,8 @@ def _checked(args: argparse.Namespace, plan: Plan, report: Report) -> int:
     """The exit status of --check and --check-serving, the worse of both; 0 without them."""
     served = args.check_serving or (args.check and plan.about == SERVE)
     trained = args.check and plan.about != SERVE
-    asked = [report.verdict] * trained + [report.serving_verdict] * served
-    return max((CHECKED[verdict] for verdict in asked), key=WORST.index, default=0)
+    verdicts = [report.verdict] * trained + [report.serving_verdict] * served
+    return max((CHECKED[verdict] for verdict in verdicts), key=WORST.index, default=0)
 
 
 def _evaluate_lines(lines: IO[bytes], args: argparse.Namespace, measured: Measured | None) -> int:
@@ -316,8 +316,8 @@ def _memory(report: Report) -> Iterable[str]:
         of_gpu = f"{of_gpu}; and {' and '.join(full)} of a node"
     yield f"{memory.verdict.upper()}: {of_gpu}\nPeak: {label}"
 
-    def row(name: str, size: int, whole: int) -> tuple[str, ...]:
-        share = f"{size / whole:.1%}" if whole else ""
+    def row(name: str, size: int, of: int) -> tuple[str, ...]:
+        share = f"{size / of:.1%}" if of else ""
         return name.replace("_", " "), f"{size:,}", bytes_text(size), share
 
     total = memory.allocated_bytes
@@ -342,11 +342,11 @@ def _memory(report: Report) -> Iterable[str]:
 def _utilization(time: Time) -> str:
     """MFU, and what it would be by the FLOPs that are run once, where causal kernels skip more than
     a hundredth of those that it counts."""
-    said = f"MFU {time.mfu:.1%}"
+    text = f"MFU {time.mfu:.1%}"
     run = (time.hardware_flops - time.recompute_flops) / time.model_flops
     if len(time.stages) > 1 or run > ALIKE:
-        return said
-    return f"{said} as PaLM counts it, attention without its mask, and {run * time.mfu:.1%} run"
+        return text
+    return f"{text} as PaLM counts it, attention without its mask, and {run * time.mfu:.1%} run"
 
 
 def _time(report: Report) -> Iterable[str]:
@@ -374,16 +374,16 @@ def _run(plan: Plan, report: Report) -> Iterable[str]:
     run = report.run
     if run is None:
         return
-    said = [
+    parts = [
         f"{run.steps:,} steps",
         seconds_text(run.seconds),
         f"{hours_text(run.gpu_hours)} GPU-hours",
     ]
     if run.cost is not None:
         price = money_text(plan.run.price_per_gpu_hour)
-        said.append(f"{money_text(run.cost)} at {price} per GPU-hour")
+        parts.append(f"{money_text(run.cost)} at {price} per GPU-hour")
     yield (
-        f"{count_text(plan.run.tokens)} tokens: {', '.join(said)}\n"
+        f"{count_text(plan.run.tokens)} tokens: {', '.join(parts)}\n"
         f"Energy at {rate_text(run.watts, 'W')}: {energy_text(run.energy_joules)}, "
         f"{energy_text(run.joules_per_token)} a token\n"
         f"A checkpoint: {bytes_text(run.checkpoint_bytes)}, {bytes_text(run.weights_bytes)} of it "
@@ -403,7 +403,7 @@ def _serve(plan: Plan, report: Report) -> Iterable[str]:
     state = serve.state_bytes_per_sequence
     states = f" and {bytes_text(state)} a sequence" if state else ""
     word = "FITS" if serve.fits else "DOES NOT FIT"
-    said = (
+    text = (
         f"Serving {word}: {verdict(serve, plan)}\n"
         f"Serving, per GPU: weights {bytes_text(serve.weights_bytes)} ({plan.weights.label}), KV "
         f"cache {bytes_text(serve.kv_bytes_per_token)} a token{states}; room for "
@@ -413,15 +413,15 @@ def _serve(plan: Plan, report: Report) -> Iterable[str]:
     if serve.ttft_seconds and serve.tpot_seconds and serve.tokens_per_second:
         ends = (serve.ttft_range, serve.tpot_range)
         first, each = (" to ".join(map(seconds_text, pair)) for pair in ends if pair)
-        said += (
+        text += (
             f"\nFirst token after {seconds_text(serve.ttft_seconds)} ({first}), then one every "
             f"{seconds_text(serve.tpot_seconds)} ({each}); {serve.tokens_per_second:,.0f} tokens/s "
             f"in all, prompts read besides, and {serve.decode_tokens_per_second or 0:,.0f} by "
             "decoding alone. Eight in ten that were measured lie within"
         )
     if serve.cost_per_million_in is not None and serve.cost_per_million_out is not None:
-        said += (
+        text += (
             f"\nA million tokens cost {money_text(serve.cost_per_million_in)} in and "
             f"{money_text(serve.cost_per_million_out)} out, where a replica is busy all along"
         )
-    yield said
+    yield text

@@ -18,18 +18,18 @@ def run(args: argparse.Namespace) -> int:
     from memcore.search.lens import alike, lens
 
     plan = given_plan(args)
-    found = lens(plan)
+    rows = lens(plan)
 
     def text() -> str:
         report = evaluate(plan)
-        notes = [] if found else [f"Note: {note}" for note in report.notes]
-        return "\n\n".join([plan_title(plan, report), *map(_block, alike(found)), *notes])
+        notes = [] if rows else [f"Note: {note}" for note in report.notes]
+        return "\n\n".join([plan_title(plan, report), *map(_block, alike(rows)), *notes])
 
     return answer(
         args,
-        lambda: [seen.to_dict() for seen in found],
+        lambda: [seen.to_dict() for seen in rows],
         text,
-        lambda: [seen.to_row() for seen in found],
+        lambda: [seen.to_row() for seen in rows],
     )
 
 

@@ -37,25 +37,25 @@ def run(args: argparse.Namespace) -> int:
 
     plan = given_plan(args)
     serving = args.serving or plan.about == SERVE
-    found: Sequence[Lever | ServerLever] = server_levers(plan) if serving else levers(plan)
+    changes: Sequence[Lever | ServerLever] = server_levers(plan) if serving else levers(plan)
 
     def text() -> str:
         report = evaluate(plan)
         if serving:
-            blocks = _of_serving(plan, report, cast("Sequence[ServerLever]", found))
+            blocks = _of_serving(plan, report, cast("Sequence[ServerLever]", changes))
         elif report.memory is None:
             blocks = ["\n".join(f"Note: {note}" for note in report.notes)]
         else:
-            trained = cast("Sequence[Lever]", found)
+            trained = cast("Sequence[Lever]", changes)
             blocks = _of_training(report.memory, trained)
             if not report.memory.fits and not any(lever.fits for lever in trained):
                 blocks.insert(1, _of_more(plan, args))
         return "\n\n".join([plan_title(plan, report), *blocks])
 
-    return answer(args, lambda: [lever.to_dict() for lever in found], text)
+    return answer(args, lambda: [lever.to_dict() for lever in changes], text)
 
 
-def _of_training(memory: Memory, found: Sequence[Lever]) -> list[str]:
+def _of_training(memory: Memory, levers: Sequence[Lever]) -> list[str]:
     from memcore.search.levers import ORDER, headline
 
     rows = [
@@ -69,12 +69,12 @@ def _of_training(memory: Memory, found: Sequence[Lever]) -> list[str]:
             signed_seconds(lever.added_seconds),
             f"{relative_text(lever.price)} ({' to '.join(map(relative_text, lever.price_range))})",
         )
-        for lever in found
+        for lever in levers
     ]
     head = ("rank", "change", "and sets", "it", "then", "saves at the peak", "step",
             "GPU time per token")  # fmt: skip
     listed = ["\n".join(table(head, rows, left=5)), SAME_RANK.format(ORDER)] if rows else []
-    return [headline(memory, found), *listed]
+    return [headline(memory, levers), *listed]
 
 
 SOON = 20.0  # seconds that a search may take which nobody asked for
@@ -95,31 +95,34 @@ def _of_more(plan: Plan, args: argparse.Namespace) -> str:
         if time.monotonic() > until:
             raise KeyboardInterrupt
 
-    found = search(plan, progress=stop_when_late)
-    if found.stopped and not found.best:
+    result = search(plan, progress=stop_when_late)
+    if result.stopped and not result.best:
         return f"More changes at once may: `{command}` looks for them."
-    if not found.best:
-        return f"Nor do more changes at once: none of {found.evaluated:,} that `{command}` judges."
-    best = found.best[0]
+    if not result.best:
+        return f"Nor do more changes at once: none of {result.evaluated:,} that `{command}` judges."
+    best = result.best[0]
     return (
         f"More changes at once do: {', '.join(change_texts(best.changes, ':'))}. `{command}` lists "
-        f"{found.fits:,} ways that fit and may be the best."
+        f"{result.fits:,} ways that fit and may be the best."
     )
 
 
-def _of_serving(plan: Plan, report: Report, found: Sequence[ServerLever]) -> list[str]:
+def _of_serving(plan: Plan, report: Report, levers: Sequence[ServerLever]) -> list[str]:
     from memcore.search.server_levers import SERVES
     from memcore.search.solve import Targets
     from memcore.serving.serve import verdict
 
     if report.serve is None:
         return ["It is not served, so there is nothing to change."]
-    said = verdict(report.serve, plan)
-    said = f"{said[:1].upper()}{said[1:]}"
+    headline = verdict(report.serve, plan)
+    headline = f"{headline[:1].upper()}{headline[1:]}"
     if miss := Targets.of(plan).miss(report.serve):
-        said += f".\n{miss.text[:1].upper()}{miss.text[1:]}"
-    if not found:
-        return [said, "No single change leaves more room or takes less of the GPUs for a request."]
+        headline += f".\n{miss.text[:1].upper()}{miss.text[1:]}"
+    if not levers:
+        return [
+            headline,
+            "No single change leaves more room or takes less of the GPUs for a request.",
+        ]
     rows = [
         (
             str(lever.rank),
@@ -133,8 +136,8 @@ def _of_serving(plan: Plan, report: Report, found: Sequence[ServerLever]) -> lis
             seconds_or_dash(lever.cost),
             "" if lever.price is None else relative_text(lever.price),
         )
-        for lever in found
+        for lever in levers
     ]
     head = ("rank", "change", "and sets", "it", "and", "room for", "first token", "a token",
             "GPU time of a request", "")  # fmt: skip
-    return [said, "\n".join(table(head, rows, left=5)), SAME_COST]
+    return [headline, "\n".join(table(head, rows, left=5)), SAME_COST]

@@ -140,8 +140,8 @@ def _model(name: str) -> Any:
 
     if name in catalog.model_names():
         return name
-    if found := hub.preset(name.removeprefix(HUB)):
-        return found
+    if preset := hub.preset(name.removeprefix(HUB)):
+        return preset
     if text := hub.cached(name.removeprefix(HUB)):
         return dict(parse_config(text))
     try:
@@ -160,51 +160,51 @@ def settled(document: Mapping[str, Any], settings: Sequence[str], job: str | Non
     from memcore.plan.plan import Plan
     from memcore.plan.repair import completed
 
-    asked, of_job = dict(map(setting, settings)), dict(JOBS[job]) if job else {}
-    if "cluster.gpu" in asked:  # in its usual host
-        asked = {"cluster.node": None, **asked}
-    wanted = _with(_with(document, of_job), asked)
-    if trained := _trained_on(wanted, asked):
+    chosen, of_job = dict(map(setting, settings)), dict(JOBS[job]) if job else {}
+    if "cluster.gpu" in chosen:  # in its usual host
+        chosen = {"cluster.node": None, **chosen}
+    wanted = _with(_with(document, of_job), chosen)
+    if trained := _trained_on(wanted, chosen):
         wanted = _with(wanted, {"train.seq_len": trained})
-        asked["train.seq_len"] = trained
+        chosen["train.seq_len"] = trained
         print_issues([Issue("train.seq_len", f"{trained:,}, a prompt and its answer")])
     try:
         plan = Plan.of(wanted)
     except PlanError as e:
-        if not asked and not of_job:
+        if not chosen and not of_job:
             raise
         wrong = e.issues
     else:
-        _refuse_sizes(plan, asked)
+        _refuse_sizes(plan, chosen)
         print_issues(_of_the_model(plan, wanted))
         return plan
     try:
         Plan.of(document)
     except PlanError:
         raise PlanError(wrong) from None
-    fields = [path.partition(".")[0] if path.startswith("model.") else path for path in asked]
+    fields = [path.partition(".")[0] if path.startswith("model.") else path for path in chosen]
     kind = [path for path in KIND if path in of_job]
     lost: Sequence[Issue] = ()
-    for kept in ((*fields, *of_job), (*fields, *kind)):
-        found, changed = nearest(completed(wanted), tuple(dict.fromkeys(kept)))
-        lost = [issue for issue in changed if issue.field in kept]
+    for fixed in ((*fields, *of_job), (*fields, *kind)):
+        nearest_plan, changed = nearest(completed(wanted), tuple(dict.fromkeys(fixed)))
+        lost = [issue for issue in changed if issue.field in fixed]
         if not lost:
             print_issues(changed)
-            return found
+            return nearest_plan
     raise PlanError(
         Issue(f"{'--set' if issue.field in fields else '--job'} {issue.field}", issue.message)
         for issue in [i for i in wrong if i.field in {*fields, *kind}] or lost
     )
 
 
-def _trained_on(document: Mapping[str, Any], asked: Mapping[str, Any]) -> int:
+def _trained_on(document: Mapping[str, Any], chosen: Mapping[str, Any]) -> int:
     """The tokens of a prompt and its answer, which an update trains on, where somebody says one of
     these of a plan that makes rollouts, and not the length of the update; else 0."""
     from memcore.plan.plan import Plan, get
 
     lengths = ("serve.prompt_len", "serve.output_len")
     sections = [document.get(name, {}) for name in ("together", "serve")]
-    if "train.seq_len" in asked or not any(path in asked for path in lengths):
+    if "train.seq_len" in chosen or not any(path in chosen for path in lengths):
         return 0
     if not all(isinstance(each, dict) for each in sections):
         return 0
@@ -219,16 +219,16 @@ def _with(document: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, A
     """A document of a plan with more fields said in it."""
     from memcore.plan.plan import Plan
 
-    found = {**document}
+    changed = {**document}
     for path, value in fields.items():
         section, _, name = path.partition(".")
         if not name:
-            found[section] = value
+            changed[section] = value
         elif section == "model":
-            found[section] = _configured(found.get(section, Plan().model), name, value)
-        elif isinstance(found.get(section, {}), dict):  # what is none is refused as a whole
-            found[section] = {**found.get(section, {}), name: value}
-    return found
+            changed[section] = _configured(changed.get(section, Plan().model), name, value)
+        elif isinstance(changed.get(section, {}), dict):  # what is none is refused as a whole
+            changed[section] = {**changed.get(section, {}), name: value}
+    return changed
 
 
 def _configured(model: Any, key: str, value: Any) -> dict[str, Any]:
@@ -255,12 +255,12 @@ def _configured(model: Any, key: str, value: Any) -> dict[str, Any]:
     return dict(config)
 
 
-def _refuse_sizes(plan: Plan, asked: Mapping[str, Any]) -> None:
+def _refuse_sizes(plan: Plan, chosen: Mapping[str, Any]) -> None:
     """Raises PlanError for a size of images that was set and that the model has not, also where it
     is the one of models that take any."""
     from memcore.plan.model_rules import SIZES, one_size
 
-    sizes = {path: side for path, side in asked.items() if path in SIZES}
+    sizes = {path: side for path, side in chosen.items() if path in SIZES}
     wrong = [i for path, side in sizes.items() for i in one_size(path, side, plan.architecture)]
     if wrong:
         raise PlanError(Issue(f"--set {issue.field}", issue.message) for issue in wrong)
@@ -286,8 +286,8 @@ def setting(text: str) -> tuple[str, Any]:
 
     name, sign, given = text.partition("=")
     if not sign or not given:
-        said = f"{shown(text)} is no field with a value, as train.zero=3 is"
-        raise refusal("--set", said)
+        refused = f"{shown(text)} is no field with a value, as train.zero=3 is"
+        raise refusal("--set", refused)
     if name == "model":
         return name, model_called(given, "--set model")
     if name.startswith("model."):
@@ -361,21 +361,21 @@ def refuse_others(field: str, values: Sequence[Any], option: str) -> None:
 
     words, (least, most) = words_of(field), limits_of(field)
     counts, presets = field_of(field).annotation in (int, float), presets_of(field)
-    whole = field_of(field).annotation is int
+    integer = field_of(field).annotation is int
     for value in values:
         wrong = ""
         if presets and value not in presets:
-            said = f"no preset {shown(value)}; {did_you_mean(str(value), list(presets))}"
+            refused = f"no preset {shown(value)}; {did_you_mean(str(value), list(presets))}"
             if field == "cluster.gpu":
-                said = cards.no_preset(str(value))
-            raise refusal(f"{option} {field}", said)
+                refused = cards.no_preset(str(value))
+            raise refusal(f"{option} {field}", refused)
         if words is not None and value not in words:
             raise refusal(f"{option} {field}", no_word(value, words, "is none of its words"))
         if counts and (isinstance(value, bool) or not isinstance(value, (int, float))):
             wrong = f"is no number, as in {option} {field}=4"
         elif counts and not least <= value <= most:
             wrong = f"is not from {least:,} to {most:,}"
-        elif whole and not isinstance(value, int):
+        elif integer and not isinstance(value, int):
             wrong = f"is no whole number, as in {option} {field}=4"
         if wrong:
             raise refusal(f"{option} {field}", f"{shown(value)} {wrong}")
@@ -506,8 +506,8 @@ def measured_of(args: argparse.Namespace) -> Measured | None:
     the option's name."""
     if args.measured is None:
         return None
-    path, found, numbers = args.measured.rpartition("=")
-    if found and path and (os.path.isfile(numbers) or ":" in numbers):
+    path, sign, numbers = args.measured.rpartition("=")
+    if sign and path and (os.path.isfile(numbers) or ":" in numbers):
         return _server(path, numbers)
     return _step(path, numbers, args.measured)
 
@@ -522,42 +522,42 @@ def _step(path: str, numbers: str, given: str) -> Measured:
         if not path:
             raise ValueError
         took, gib = float(seconds), 0.0 if held else float(peak or 0)
-        whole = round(gib * GiB) if math.isfinite(gib) else -1
+        peak_bytes = round(gib * GiB) if math.isfinite(gib) else -1
     except ValueError:
-        said = (
+        expected = (
             "must be a plan's file, = and seconds of a step, as run.json=9.5; or of a server what "
             "a benchmark printed, as run.json=bench.txt, or its figures, as "
             f"run.json=tpot:14ms,ttft:0.9; not {shown(given)}"
         )
-        raise refusal("--measured", said) from None
+        raise refusal("--measured", expected) from None
     of = peak if held else path
     try:
-        if held and not (whole := memory_in(peak).fullest.allocated_bytes):
+        if held and not (peak_bytes := memory_in(peak).fullest.allocated_bytes):
             raise PlanError([Issue("", "does not say what was allocated")])
         of = path
-        return Measured(plan_in(path), took, whole)
+        return Measured(plan_in(path), took, peak_bytes)
     except PlanError as e:
         issues = (Issue("--measured", f"{shown_path(of)}: {issue}") for issue in e.issues)
         raise PlanError(issues) from None
 
 
-def _server(path: str, said: str) -> Measured:
+def _server(path: str, figures: str) -> Measured:
     """A server that was measured: its plan, and a benchmark's file or figures."""
     from memcore.formats.benches import MOST_BYTES, bench_of
 
-    of = said
+    of = figures
     try:
-        if os.path.isfile(said):
-            bench = bench_of(read(said, MOST_BYTES))
+        if os.path.isfile(figures):
+            bench = bench_of(read(figures, MOST_BYTES))
         else:
-            of, bench = path, _figures(said)
+            of, bench = path, _figures(figures)
         of = path
-        found, told = bench.of(plan_in(path))
+        measured, notes = bench.of(plan_in(path))
     except PlanError as e:
         issues = (Issue("--measured", f"{shown_path(of)}: {issue}") for issue in e.issues)
         raise PlanError(issues) from None
-    print_issues(told)
-    return found
+    print_issues(notes)
+    return measured
 
 
 FIGURES = {"tpot": "token", "ttft": "first", "tps": "rate"}
@@ -571,17 +571,17 @@ def _figures(text: str) -> Bench:
     from memcore.cli.arguments import latency, positive
     from memcore.formats.benches import Bench
 
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for part in text.split(","):
         name, _, given = part.partition(":")
         try:
             if name not in FIGURES:
                 raise argparse.ArgumentTypeError(f"{shown(name)} is none of {', '.join(FIGURES)}")
             read_as = positive if name == "tps" else latency(5 if name == "tpot" else 60)
-            found[FIGURES[name]] = read_as(given)
+            figures[FIGURES[name]] = read_as(given)
         except argparse.ArgumentTypeError as e:
             raise refusal("", f"{e}; say a server's figures as tpot:14ms,ttft:0.9") from None
-    token, first, rate = (found.get(name, 0.0) for name in FIGURES.values())
+    token, first, rate = (figures.get(name, 0.0) for name in FIGURES.values())
     return Bench("", token, first, rate)
 
 

@@ -32,36 +32,36 @@ def run(args: argparse.Namespace) -> int:
     plan, measured = given_plan(args), measured_of(args)
     of_server = bool(measured and measured.of_server)
     if measured and of_server != args.serve:
-        said = "a server: add --serve" if of_server else "a step of training, which --serve has not"
-        raise refusal("--measured", f"is of {said}")
+        what = "a server: add --serve" if of_server else "a step of training, which --serve has not"
+        raise refusal("--measured", f"is of {what}")
     _refuse_unread(args)
     plan, args.gpu = _with_card(plan, args.gpu)
-    found = _of_serving(plan, args) if args.serve else _of_training(plan, args)
+    result = _of_serving(plan, args) if args.serve else _of_training(plan, args)
     if measured:
         from memcore.search.measured import with_calibrated
 
-        found = with_calibrated(found, measured)
+        result = with_calibrated(result, measured)
 
     def text() -> str:
         from memcore.evaluate import evaluate
 
         title = _title_of_servers(plan, args) if args.serve else plan_title(plan, evaluate(plan))
-        said = _readable_servers(found) if args.serve else _readable(found)
-        measured_said = [_measured(found, of_server)] if measured and found.best else []
-        return "\n\n".join([title, *said, *measured_said])
+        blocks = _readable_servers(result) if args.serve else _readable(result)
+        measured_said = [_measured(result, of_server)] if measured and result.best else []
+        return "\n\n".join([title, *blocks, *measured_said])
 
-    answer(args, found.to_dict, text, lambda: _rows(found))
-    return 130 if found.stopped else 0
+    answer(args, result.to_dict, text, lambda: _rows(result))
+    return 130 if result.stopped else 0
 
 
-def _with_card(plan: Plan, asked: Sequence[Any]) -> tuple[Plan, list[str]]:
+def _with_card(plan: Plan, wanted: Sequence[Any]) -> tuple[Plan, list[str]]:
     """The plan with the card of one's own that is among the GPUs asked for, and these by name."""
-    cards = [each for each in asked if not isinstance(each, str)]
+    cards = [each for each in wanted if not isinstance(each, str)]
     if len(cards) > 1:
         raise refusal("--gpu", "one card of your own is searched at a time, beside presets")
     if cards:
         plan = plan.with_changes({"cluster.gpu": cards[0], "cluster.node": None})
-    return plan, [each if isinstance(each, str) else plan.gpu_name for each in asked]
+    return plan, [each if isinstance(each, str) else plan.gpu_name for each in wanted]
 
 
 def _refuse_unread(args: argparse.Namespace) -> None:
@@ -109,8 +109,8 @@ def _of_serving(plan: Plan, args: argparse.Namespace) -> SearchResult:
         )  # fmt: skip
 
 
-def _rows(found: SearchResult) -> Iterable[dict[str, Any]]:
-    for name, points in (("best", found.best), ("pareto", found.pareto)):
+def _rows(result: SearchResult) -> Iterable[dict[str, Any]]:
+    for name, points in (("best", result.best), ("pareto", result.pareto)):
         for p in points:
             row = {"list": name, "rank": p.rank, "trains": p.trains, "same_batch": p.same_batch}
             yield {**row, **_flat(p.figures), "changes": _changes(p)}
@@ -118,20 +118,20 @@ def _rows(found: SearchResult) -> Iterable[dict[str, Any]]:
 
 def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:
     """An interval as two columns."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name, value in figures.items():
         if isinstance(value, list):
-            found |= {f"{name}_at_least": value[0], f"{name}_at_most": value[1]}
+            columns |= {f"{name}_at_least": value[0], f"{name}_at_most": value[1]}
         else:
-            found[name] = value
-    return found
+            columns[name] = value
+    return columns
 
 
 def _changes(point: Point, shared: Mapping[str, Any] | None = None) -> str:
     """What a plan changes, but for what all of them do."""
-    own = {path: value for path, value in point.changes.items() if path not in (shared or {})}
-    said = _settings(own) or ("nothing else" if shared else "nothing")
-    return said + (f" (the same with {_stages(point)})" if point.also else "")
+    changes = {path: value for path, value in point.changes.items() if path not in (shared or {})}
+    text = _settings(changes) or ("nothing else" if shared else "nothing")
+    return text + (f" (the same with {_stages(point)})" if point.also else "")
 
 
 def _settings(changes: Mapping[str, Any]) -> str:
@@ -149,23 +149,23 @@ def _stages(point: Point) -> str:
     return " or ".join(f"train.zero = {stage}" for stage in point.also)
 
 
-def _readable(found: SearchResult) -> Iterable[str]:
+def _readable(result: SearchResult) -> Iterable[str]:
     nothing = "Nothing fits. More GPUs (--gpus-at-most), others (--gpu) or a looser --keep may."
-    shared = _shared([*found.best, *found.pareto])
+    shared = _shared([*result.best, *result.pareto])
     listed = functools.partial(_plans, shared=shared)
-    said = iter(_ranked(found, "fit and may be the best", nothing, listed))
-    yield next(said)
+    blocks = iter(_ranked(result, "fit and may be the best", nothing, listed))
+    yield next(blocks)
     if shared:
         yield f"All of these set {_settings(shared)}."
-    yield from said
-    if found.why:
-        rows = [(c.label, signed_bytes(c.bytes), signed_seconds(c.seconds)) for c in found.why]
+    yield from blocks
+    if result.why:
+        rows = [(c.label, signed_bytes(c.bytes), signed_seconds(c.seconds)) for c in result.why]
         yield "\n".join(table(("Why the best one wins: it changes", "peak", "step"), rows))
 
 
-def _measured(found: SearchResult, of_server: bool) -> str:
+def _measured(result: SearchResult, of_server: bool) -> str:
     """What the measured step or server says of the plans, and what not."""
-    figures = (name for p in (*found.best, *found.pareto) for name in p.figures)
+    figures = (name for p in (*result.best, *result.pareto) for name in p.figures)
     if any(name.startswith("calibrated_") for name in figures):
         of = "that have something in common with it"
         of = of if of_server else "of its framework, kernels, attention, adapter and GPU"
@@ -183,56 +183,56 @@ def _measured(found: SearchResult, of_server: bool) -> str:
 
 
 def _ranked(
-    found: SearchResult,
+    result: SearchResult,
     do: str,
     nothing: str,
     listed: Callable[[str, Sequence[Point]], Iterable[str]],
 ) -> Iterable[str]:
     """What was judged, then the best and the front as tables, or what helps where none is."""
-    yield _judged(found, do)
-    if not found.best:
-        yield "It was stopped before anything was found that fits." if found.stopped else nothing
+    yield _judged(result, do)
+    if not result.best:
+        yield "It was stopped before anything was found that fits." if result.stopped else nothing
         return
-    yield "\n".join(listed("Best", found.best))
-    yield "\n".join(listed("Fewest GPUs, least time and cost", found.pareto))
-    if found.apart:
+    yield "\n".join(listed("Best", result.best))
+    yield "\n".join(listed("Fewest GPUs, least time and cost", result.pareto))
+    if result.apart:
         yield (
             "Plans of one rank cannot be told apart. Those like the best must differ by "
-            f"{found.apart.words}; what all of them are off by is no part of it."
+            f"{result.apart.words}; what all of them are off by is no part of it."
         )
-    yield f"The best as a link: {link_to([found.best[0].plan])}"
+    yield f"The best as a link: {link_to([result.best[0].plan])}"
 
 
-def _judged(found: SearchResult, do: str) -> str:
+def _judged(result: SearchResult, do: str) -> str:
     """How much was judged and what became of it; of a search that was stopped also how much was
     not."""
     from memcore.search.result import RULES
 
-    excluded = ", ".join(f"{why} {n:,}" for why, n in found.excluded.items())
-    said = (
-        f"{found.evaluated:,} combinations judged, of which {found.fits:,} {do}"
+    excluded = ", ".join(f"{why} {n:,}" for why, n in result.excluded.items())
+    text = (
+        f"{result.evaluated:,} combinations judged, of which {result.fits:,} {do}"
         + (f"; excluded: {excluded}" if excluded else "")
     )  # fmt: skip
-    if not found.stopped:
-        return said
-    ruled = found.excluded.get(RULES, 0)
-    if found.evaluated == ruled:
-        said = "no combination was judged yet"
-        said += f", but {ruled:,} that rules exclude" if ruled else ""
-    if found.left:
-        said += f". {found.left:,} were left"
-    return f"Stopped: {said}" + (". These are the best so far" if found.best else "")
+    if not result.stopped:
+        return text
+    ruled = result.excluded.get(RULES, 0)
+    if result.evaluated == ruled:
+        text = "no combination was judged yet"
+        text += f", but {ruled:,} that rules exclude" if ruled else ""
+    if result.left:
+        text += f". {result.left:,} were left"
+    return f"Stopped: {text}" + (". These are the best so far" if result.best else "")
 
 
-def _readable_servers(found: SearchResult) -> Iterable[str]:
+def _readable_servers(result: SearchResult) -> Iterable[str]:
     nothing = "Nothing serves them. Other GPUs (--gpu), --keep rounding or looser targets may."
-    yield from _ranked(found, "serve them", nothing, _servers)
-    if found.nearest:
-        point, misses = found.nearest
+    yield from _ranked(result, "serve them", nothing, _servers)
+    if result.nearest:
+        point, misses = result.nearest
         yield "\n".join(_servers("Nearest", [point]))
         yield f"There {misses}."
-    if found.best and found.nowhere:
-        without = ", ".join(f"{name} ({why})" for name, why in found.nowhere.items())
+    if result.best and result.nowhere:
+        without = ", ".join(f"{name} ({why})" for name, why in result.nowhere.items())
         yield f"Not on: {without}"
 
 
@@ -302,10 +302,10 @@ def _table(
 ) -> Iterable[str]:
     """A table of plans, without the columns that none has; its last column is to the left, as it is
     a text."""
-    told = [(head, [text(p) for p in points]) for head, text in columns]
-    told = [(head, [text or "-" for text in of]) for head, of in told if any(of)]
-    rows = list(zip(*(of for _, of in told), strict=True))
-    lines = list(table([head for head, _ in told], rows))
+    filled = [(head, [text(p) for p in points]) for head, text in columns]
+    filled = [(head, [text or "-" for text in of]) for head, of in filled if any(of)]
+    rows = list(zip(*(of for _, of in filled), strict=True))
+    lines = list(table([head for head, _ in filled], rows))
     width = max(map(len, lines))
     texts = (title, *map(last, points))
     return (f"{a.ljust(width)}  {b}" for a, b in zip(lines, texts, strict=True))

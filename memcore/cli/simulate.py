@@ -28,9 +28,9 @@ def run(args: argparse.Namespace) -> int:
         lengths = read_lengths(read(args.lengths, MAX_BYTES)) if given else None
     except PlanError as e:
         return fail(*(f"{shown_path(args.lengths)}: {i.message}" for i in e.issues))
-    if args.rates and (found := loads(plan, lengths)):
-        rows = [load.row() for load in found]
-        return answer(args, lambda: rows, lambda: "\n".join(_rates(found)), lambda: rows)
+    if args.rates and (loaded := loads(plan, lengths)):
+        rows = [load.row() for load in loaded]
+        return answer(args, lambda: rows, lambda: "\n".join(_rates(loaded)), lambda: rows)
     stream = None if args.rates else simulate(plan, lengths)
     if stream is None:
         return fail("no stream is simulated for this plan: `memplan evaluate` says why")
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
-def _rates(found: Sequence[Load]) -> Iterable[str]:
+def _rates(simulated: Sequence[Load]) -> Iterable[str]:
     head = ("Requests/s", "at once", "tokens/s", *WAITS, "in targets")
     rows = [
         (
@@ -52,7 +52,7 @@ def _rates(found: Sequence[Load]) -> Iterable[str]:
             *(_spread(getattr(load.run, name)) for name in WAITS),
             "-" if load.run.attained is None else f"{load.run.attained:.1%}",
         )
-        for load in found
+        for load in simulated
     ]
     yield from table(head, rows)
     yield "Times: median, 99th percentile."

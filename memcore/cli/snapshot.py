@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
     def text() -> str:
         blocks = [block for device in run.devices for block in _readable(device)]
         if run.settings:
-            said = (f"{name}={value}" for name, value in run.settings.items())
-            blocks.append(f"Allocator: {', '.join(said)}")
+            settings = (f"{name}={value}" for name, value in run.settings.items())
+            blocks.append(f"Allocator: {', '.join(settings)}")
         if plan:
             blocks += _compared(run.fullest, plan, rows, measured, link)
         return "\n\n".join(blocks)
@@ -54,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
     def document() -> dict[str, Any]:
         from memcore.report import plain
 
-        said = run.to_dict() | ({"compared": plain(rows)} if rows else {})
+        content = run.to_dict() | ({"compared": plain(rows)} if rows else {})
         if measured:
-            said["measured"] = {"seconds": measured.seconds, "bytes": measured.bytes}
-        return said | ({"link": link} if link else {})
+            content["measured"] = {"seconds": measured.seconds, "bytes": measured.bytes}
+        return content | ({"link": link} if link else {})
 
     return answer(args, document, text, lambda: _rows(run, rows))
 
@@ -74,11 +74,11 @@ def _rows(run: RunMemory, compared: Sequence[Compared]) -> Iterator[dict[str, An
     """Each table, with the columns that JSON has."""
     from memcore.report import plain
 
-    for device, said in zip(run.devices, run.to_dict()["devices"], strict=True):
+    for device, content in zip(run.devices, run.to_dict()["devices"], strict=True):
         tables = {
-            "instants": [{"name": name, **sizes} for name, sizes in said["instants"].items()],
-            "most": [{"name": name, "bytes": size} for name, size in said["most"].items()],
-            **{name: said[name] for name in ("groups", "failures")},
+            "instants": [{"name": name, **sizes} for name, sizes in content["instants"].items()],
+            "most": [{"name": name, "bytes": size} for name, size in content["most"].items()],
+            **{name: content[name] for name in ("groups", "failures")},
         }
         for title, rows in tables.items():
             yield from ({"device": device.label, "table": title, **row} for row in rows)
@@ -131,8 +131,8 @@ def _compared(
         if low is None or had is None:
             return name, _size(low), _size(had), ""
         if high is not None:
-            said = "within" if low <= had <= high else "below" if had < low else "above"
-            return name, f"{_size(low)} to {bytes_text(high)}", bytes_text(had), said
+            verdict = "within" if low <= had <= high else "below" if had < low else "above"
+            return name, f"{_size(low)} to {bytes_text(high)}", bytes_text(had), verdict
         return name, _size(low), bytes_text(had), relative_text(low / had - 1) if had else ""
 
     head = (f"{plan.architecture.label}, on {plan.cluster.gpus:,} x {plan.accelerator.label}",

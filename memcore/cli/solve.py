@@ -43,11 +43,11 @@ def run(args: argparse.Namespace) -> int:
                 "how many requests per second? Say --rate, or --users for users at once; for GPUs "
                 "to train on ask `memplan solve cluster.gpus`"
             )
-        found = solve.fewest_gpus(plan, args.rate, targets)
+        answer = solve.fewest_gpus(plan, args.rate, targets)
     else:
         find = {"context": solve.longest_context, "concurrency": solve.largest_concurrency}
-        found = find[args.question](plan, targets)
-    return told(args, found.to_dict, lambda: _solved(found, targets))
+        answer = find[args.question](plan, targets)
+    return told(args, answer.to_dict, lambda: _solved(answer, targets))
 
 
 def _searched(args: argparse.Namespace) -> int:
@@ -55,9 +55,9 @@ def _searched(args: argparse.Namespace) -> int:
     from memcore.cli.program import main
 
     words = ["search", args.plan, "--serve", "--users", str(args.users)]
-    for said in args.set:
-        name, _, value = said.partition("=")
-        words += ["--gpu", value] if name == "cluster.gpu" else ["--set", said]
+    for setting in args.set:
+        name, _, value = setting.partition("=")
+        words += ["--gpu", value] if name == "cluster.gpu" else ["--set", setting]
     for name in ("job", "ttft", "tpot"):
         if (value := getattr(args, name)) is not None:
             words += [f"--{name}", str(value)]
@@ -85,10 +85,10 @@ def _nearest(plan: Plan, targets: Targets, gpu: str) -> str:
     """What comes nearest to the targets on a kind of GPU: one user alone."""
     from memcore.search.servers import search_servers
 
-    found = search_servers(plan, users=1, targets=targets, gpus=[gpu], engines=[plan.engine])
-    if not found.nearest:
+    result = search_servers(plan, users=1, targets=targets, gpus=[gpu], engines=[plan.engine])
+    if not result.nearest:
         return ""
-    point, misses = found.nearest
+    point, misses = result.nearest
     return f"The nearest: one user alone on {point.figures['gpus']:,} {gpu}, where {misses}."
 
 
@@ -107,29 +107,29 @@ def _solve_field(plan: Plan, args: argparse.Namespace) -> int:
             return fail(str(issue))
     try:
         if args.question == "cluster.gpu":
-            found = smallest_gpu(plan, args.serving)
+            solved = smallest_gpu(plan, args.serving)
         else:
             serves = True if args.serving else None
-            said = {f"run.target_{name}": getattr(args, name) for name in ("days", "cost")}
-            plan = plan.with_changes({path: value for path, value in said.items() if value})
+            limits = {f"run.target_{name}": getattr(args, name) for name in ("days", "cost")}
+            plan = plan.with_changes({path: value for path, value in limits.items() if value})
             if args.cost and not plan.run.price_per_gpu_hour:
                 return fail("--cost wants a price: --set price_per_gpu_hour=2.5, say")
-            found = solve(plan, args.question, args.goal or "", _targets(plan, args), serves)
+            solved = solve(plan, args.question, args.goal or "", _targets(plan, args), serves)
     except PlanError as e:
         return fail(*(f"{i.field}: {i.message}" for i in e.issues))
-    return told(args, found.to_dict, lambda: _of_field(found))
+    return told(args, solved.to_dict, lambda: _of_field(solved))
 
 
-def _of_field(found: Solved) -> str:
+def _of_field(solved: Solved) -> str:
     """The value of a field for a terminal."""
     from memcore.search.solve import LIMITS
 
-    limit = LIMITS[found.limit]
-    if found.value is None:
-        return f"No value of {found.field} fits: {limit} forbids it."
-    value = f"{found.value:,}" if isinstance(found.value, int | float) else found.value
-    then = "anything smaller" if found.goal == "smallest" else "more"
-    return f"{found.goal.capitalize()} {found.field} that fits: {value}; {limit} forbids {then}."
+    limit = LIMITS[solved.limit]
+    if solved.value is None:
+        return f"No value of {solved.field} fits: {limit} forbids it."
+    value = f"{solved.value:,}" if isinstance(solved.value, int | float) else solved.value
+    then = "anything smaller" if solved.goal == "smallest" else "more"
+    return f"{solved.goal.capitalize()} {solved.field} that fits: {value}; {limit} forbids {then}."
 
 
 def _solved(answer: Answer, targets: Targets) -> str:
@@ -145,13 +145,13 @@ def _solved(answer: Answer, targets: Targets) -> str:
         f"{p.serve.concurrency:,} sequences at once on each replica",
     }[answer.question]
     if not answer.value:
-        found = f"Not possible: {LIMITS[answer.limit]} forbids it."
-        return f"{found} {_nearest(p, targets, p.gpu_name)}" if answer.limit in LATE else found
+        text = f"Not possible: {LIMITS[answer.limit]} forbids it."
+        return f"{text} {_nearest(p, targets, p.gpu_name)}" if answer.limit in LATE else text
     less = "fewer" if answer.question == "gpus" else "more"
-    found = f"{what}; {LIMITS[answer.limit]} forbids {less}."
+    text = f"{what}; {LIMITS[answer.limit]} forbids {less}."
     if s.ttft_seconds is None or s.tpot_seconds is None:
-        return found
+        return text
     return (
-        f"{found}\nFirst token after {seconds_text(s.ttft_seconds)}, then one every "
+        f"{text}\nFirst token after {seconds_text(s.ttft_seconds)}, then one every "
         f"{seconds_text(s.tpot_seconds)}"
     )

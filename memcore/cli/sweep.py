@@ -30,15 +30,15 @@ def run(args: argparse.Namespace) -> int:
     plan, numbers = given_plan(args), tuple(args.number or NUMBERS)
     axes = axes_of(args.axis)
     with Progress("sweep") as progress:
-        found = sweep(plan, axes, numbers, progress)
+        frame = sweep(plan, axes, numbers, progress)
     if args.csv:
-        found.to_csv(sys.stdout, index=False, lineterminator="\n")
+        frame.to_csv(sys.stdout, index=False, lineterminator="\n")
     elif args.json:
-        plain = found.astype(object).where(found.notna(), None)
+        plain = frame.astype(object).where(frame.notna(), None)
         print(json_text(plain.to_dict("records"), indent=1))
     else:
-        rows = [[_cell(value) for value in row] for row in found.itertuples(index=False)]
-        print(printable("\n".join(table([*map(str, found)], rows, left=len(axes)))))
+        rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False)]
+        print(printable("\n".join(table([*map(str, frame)], rows, left=len(axes)))))
     return 0
 
 
@@ -56,8 +56,8 @@ def axes_of(texts: Sequence[str]) -> dict[str, list[Any]]:
     for text in texts:
         field, values = axis_of(text)
         if field in axes:
-            said = "is there twice: put all its values into one, as " + EXAMPLE
-            raise refusal(f"--axis {field}", said)
+            refused = "is there twice: put all its values into one, as " + EXAMPLE
+            raise refusal(f"--axis {field}", refused)
         axes[field] = values
     return axes
 
@@ -74,30 +74,30 @@ def axis_of(text: str, option: str = "--axis") -> tuple[str, list[Any]]:
     if values == "all":
         words = words_of(field) or presets_of(field)
         if not words:
-            said = "takes no words, of which all could be tried"
-            raise refusal(f"{option} {field}", said)
+            refused = "takes no words, of which all could be tried"
+            raise refusal(f"{option} {field}", refused)
         return field, list(words)
-    found: list[Any] = []
+    parsed: list[Any] = []
     for part in values.split(","):
-        found += _range(field, part, option) if ":" in part else [value_of(part)]
-        if len(found) > MOST_VALUES:
+        parsed += _range(field, part, option) if ":" in part else [value_of(part)]
+        if len(parsed) > MOST_VALUES:
             raise refusal(f"{option} {field}", f"has more than {MOST_VALUES:,} values")
     if field == "cluster.gpu":
-        found = list(map(gpu, map(str, found)))
-    refuse_others(field, found, option)
-    return field, found
+        parsed = list(map(gpu, map(str, parsed)))
+    refuse_others(field, parsed, option)
+    return field, parsed
 
 
 def _range(field: str, text: str, option: str) -> range:
     try:
         first, last, *step = map(int, text.split(":"))
-        found = range(first, last + 1, *step)
+        numbers = range(first, last + 1, *step)
     except (TypeError, ValueError):
         message = f"{shown(text)} is no range, as 1:64 and 1:64:8 are"
         raise refusal(f"{option} {field}", message) from None
-    if not found:
+    if not numbers:
         raise refusal(f"{option} {field}", f"{shown(text)} has no values: from {first:,} "
                                f"up to {last:,}")  # fmt: skip
-    if len(found) > MOST_VALUES:
+    if len(numbers) > MOST_VALUES:
         raise refusal(f"{option} {field}", f"has more than {MOST_VALUES:,} values")
-    return found
+    return numbers

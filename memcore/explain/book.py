@@ -63,36 +63,36 @@ class Book:
 
     def chain(self, path: str) -> list[Explanation]:
         """From a number down to its factors: each time the largest part that can be opened."""
-        found = [self.explain(path)]
-        while len(found) < CHAIN:
-            here = found[-1]
+        chain = [self.explain(path)]
+        while len(chain) < CHAIN:
+            here = chain[-1]
             openable = [t for t in here.parts if t.path and t.unit in MEASURES]
             parts = [t for t in openable if self.explain(t.path).formula is not None]
             if not parts:
                 break
             same = [t for t in parts if t.unit == here.unit and isinstance(t.value, (int, float))]
             best = max(same, key=lambda t: t.value) if same else parts[0]
-            found.append(self.explain(best.path))
-        return found
+            chain.append(self.explain(best.path))
+        return chain
 
     def sources(self, path: str) -> list[str]:
         """Where everything comes from that a number is made of, the nearest first."""
-        found: dict[str, None] = {}
+        sources: dict[str, None] = {}
         seen, waiting = {path}, [path]
         while waiting:
             e = self.explain(waiting.pop(0))
-            found |= dict.fromkeys(e.sources)
+            sources |= dict.fromkeys(e.sources)
             inner = [t.path for t in e.parts if t.path and t.path not in seen]
             seen.update(inner)
             waiting += inner
-        given = [s for s in found if s.startswith(PLAN)]
+        given = [s for s in sources if s.startswith(PLAN)]
         fields = ", ".join(s.removeprefix(PLAN) for s in given)
-        others = [s for s in found if s not in given and s not in NOT_WORTH_LISTING]
-        return [*others, f"{PLAN}{fields}"] if given else others or list(found)
+        others = [s for s in sources if s not in given and s not in NOT_WORTH_LISTING]
+        return [*others, f"{PLAN}{fields}"] if given else others or list(sources)
 
     def paths(self) -> list[str]:
         """Every number and verdict of the report, by its path."""
-        found: list[str] = []
+        paths: list[str] = []
 
         def walk(value: Any, path: str) -> None:
             if isinstance(value, Mapping):
@@ -100,14 +100,14 @@ class Book:
                     walk(inner, f"{path}.{name}")
                 return
             if matching(path):
-                found.append(path)
+                paths.append(path)
             for i, inner in enumerate(value) if isinstance(value, list) else ():
                 walk(inner, f"{path}.{i}")
 
         for name, value in self.report.to_dict().items():
             if name != "plan":
                 walk(value, name)
-        return found
+        return paths
 
     def _refusal(self, path: str) -> str:
         part = path.partition(".")[0]

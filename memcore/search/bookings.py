@@ -56,10 +56,10 @@ def to_train_on(plan: Plan, names: Iterable[str] = ()) -> tuple[Booking, ...]:
     number does are left out. The cheapest run comes first, those without a price last."""
     every = names or dict.fromkeys((*catalog.priced_gpus(), *_own_preset(plan)))
     with seldom_collected():
-        found = [b for name in every if (b := _fewest(plan, name))]
-    found.sort(key=lambda b: (_cost(b), b.gpus))
-    ranks = ranked([b.plan for b in found], list(map(_cost, found)))
-    return tuple(replace(b, rank=rank) for b, rank in zip(found, ranks, strict=True))
+        bookings = [b for name in every if (b := _fewest(plan, name))]
+    bookings.sort(key=lambda b: (_cost(b), b.gpus))
+    ranks = ranked([b.plan for b in bookings], list(map(_cost, bookings)))
+    return tuple(replace(b, rank=rank) for b, rank in zip(bookings, ranks, strict=True))
 
 
 def _cost(booking: Booking) -> float:

@@ -118,16 +118,16 @@ def in_order(
 
 def differences(before: Plan, after: Plan) -> dict[str, Any]:
     """The fields in which two plans differ, with the second's values, in the order of a plan."""
-    found: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     for section in Plan.model_fields:
         was, now = getattr(before, section), getattr(after, section)
         if section not in SECTIONS and was != now:
-            found[section] = now
+            changed[section] = now
         if section not in SECTIONS or was is now:
             continue
         for name, value in now.__dict__.items():
             if value != was.__dict__[name]:
                 described = isinstance(value, BaseModel)  # an object in place of a preset's name
                 plain = value.model_dump(mode="json") if described else value
-                found[f"{section}.{name}"] = plain
-    return found
+                changed[f"{section}.{name}"] = plain
+    return changed

@@ -119,8 +119,8 @@ def compare(
     with that too.
     Raises PlanError for fewer or more, and where it says nothing of any."""
     if not FEWEST <= len(plans) <= MOST:
-        said = f"{FEWEST} to {MOST} plans can be compared, not {len(plans)}"
-        raise refusal("", said)
+        refused = f"{FEWEST} to {MOST} plans can be compared, not {len(plans)}"
+        raise refusal("", refused)
     reports = [evaluate(plan) for plan in plans]
     pairs = [(a, b) for b in range(len(plans)) for a in range(b)]
     return Comparison(
@@ -149,20 +149,20 @@ def _known(figures: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]
 
 
 def calibrated_of(
-    plans: Sequence[Plan], reports: Sequence[Report], by: Measured
+    plans: Sequence[Plan], reports: Sequence[Report], measurement: Measured
 ) -> dict[str, tuple[Any, ...]]:
     """Figures with a measured step or server, with each plan's value, or None where it says
     nothing of one. Raises PlanError where that is all of them."""
-    told: list[Calibrated | None] = []
+    figures: list[Calibrated | None] = []
     issues: list[Issue] = []
     for plan, report in zip(plans, reports, strict=True):
         try:
-            told.append(calibrated(plan, by, report))
+            figures.append(calibrated(plan, measurement, report))
         except PlanError as e:
-            issues, told = issues or list(e.issues), [*told, None]
-    if not any(told):
+            issues, figures = issues or list(e.issues), [*figures, None]
+    if not any(figures):
         raise PlanError(issues)
-    return _known({p: tuple(_at(c, p.partition(".")[2]) for c in told) for p in CALIBRATED})
+    return _known({p: tuple(_at(c, p.partition(".")[2]) for c in figures) for p in CALIBRATED})
 
 
 def _plain(value: Any) -> Any:
@@ -171,14 +171,14 @@ def _plain(value: Any) -> Any:
 
 def _at(report: Any, path: str) -> Any:
     """What a Report has at a path, or None."""
-    found: Any = report
+    value: Any = report
     for word in path.split("."):
-        if found is None:
+        if value is None:
             return None
-        if isinstance(found, Mapping):
-            found = found.get(word)
+        if isinstance(value, Mapping):
+            value = value.get(word)
         elif word.isdigit():
-            found = found[int(word)]
+            value = value[int(word)]
         else:
-            found = getattr(found, word, None)
-    return found
+            value = getattr(value, word, None)
+    return value

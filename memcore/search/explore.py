@@ -97,15 +97,15 @@ def swept_fields(plan: Plan, serves: bool) -> tuple[str, ...]:
     """The fields that can be swept for a number of training or of the server, the first ones
     first."""
     mine, document = ("serve.",) if serves else ("train.", "run."), plan.document()
-    found = [
+    fields = [
         path
         for path in field_paths()
         if path.startswith((*mine, *SHARED)) and _varies(plan, document, path)
     ]
-    found += [LAYERS] if isinstance(here(plan, LAYERS), int) else []
-    found.append(SIZE)
-    known = [path for path in FIRST if path in found]
-    return (*known, *(path for path in found if path not in known))
+    fields += [LAYERS] if isinstance(here(plan, LAYERS), int) else []
+    fields.append(SIZE)
+    known = [path for path in FIRST if path in fields]
+    return (*known, *(path for path in fields if path not in known))
 
 
 def _varies(plan: Plan, document: Mapping[str, Any], path: str) -> bool:
@@ -155,15 +155,15 @@ def changes(plan: Plan, path: str, value: Any) -> dict[str, Any]:
 
 def values(plan: Plan, path: str) -> tuple[Any, ...]:
     """The values at which a field is looked at: each of its words, or numbers around the plan's."""
-    own = here(plan, path)
+    current = here(plan, path)
     if path == SIZE:
-        return tuple(sorted({*SIZES, *([own] if own else [])}, key=parse_count))
+        return tuple(sorted({*SIZES, *([current] if current else [])}, key=parse_count))
     if path == "cluster.gpu":
         known = catalog.priced_gpus()
-        mine = [own] if isinstance(own, str) and own not in known else []
+        mine = [current] if isinstance(current, str) and current not in known else []
         return (*mine, *known)
     if path == LAYERS:
-        return _around(own, 32, 1, 512)
+        return _around(current, 32, 1, 512)
     declared, kind = facts(path), field_of(path).annotation
     if declared.words:
         return tuple(declared.words)
@@ -172,49 +172,51 @@ def values(plan: Plan, path: str) -> tuple[Any, ...]:
     if path == "train.zero":
         return tuple(range(4))
     if path == "cluster.gpus":
-        return _counts(plan, own)
+        return _counts(plan, current)
     low, high = limits_of(path)
     low = max(low, 0)
     if kind is float:
-        return _shares(low, high, own)
+        return _shares(low, high, current)
     usual = field_of(path).default
     if declared.steps:
-        first, final = _window(own, usual)
+        first, final = _window(current, usual)
         near = [n for n in declared.steps if first <= max(n, 1) <= final]
-        return tuple(sorted({*near, own}))
-    return _around(own, usual, int(low), high)
+        return tuple(sorted({*near, current}))
+    return _around(current, usual, int(low), high)
 
 
-def _window(own: int, usual: int) -> tuple[float, float]:
+def _window(current: int, usual: int) -> tuple[float, float]:
     """From where to where numbers are looked at: around the usual one, so that it stays where it is
     while the plan moves in it; around the plan's own where that is far away."""
-    at = usual if usual / 8 <= own <= 16 * max(usual, 1) else own
+    at = usual if usual / 8 <= current <= 16 * max(usual, 1) else current
     return at / 8, 32 * max(at, 1)
 
 
-def _around(own: int, usual: int, low: int, high: float) -> tuple[int, ...]:
+def _around(current: int, usual: int, low: int, high: float) -> tuple[int, ...]:
     """Whole numbers around one: 1, 2, 3, 4, 6, 8, 12, ..."""
-    first, final = _window(own, usual)
+    first, final = _window(current, usual)
     ladder = sorted({1 << k for k in range(32)} | {3 << k for k in range(30)})
     near = [n for n in ladder if max(low, first) <= n <= min(high, final)]
-    return tuple(sorted({*near, own, *([low] if own == low else [])}))
+    return tuple(sorted({*near, current, *([low] if current == low else [])}))
 
 
-def _counts(plan: Plan, own: int) -> tuple[int, ...]:
+def _counts(plan: Plan, current: int) -> tuple[int, ...]:
     """Numbers of GPUs: within one node each power of two, beyond it whole nodes."""
     node = plan.gpus_per_node
     inside = [1 << k for k in range(node.bit_length()) if 1 << k <= node]
-    nodes = [n * node for n in _around(max(1, own // node), 1, 1, 4096)]
-    return tuple(sorted({*inside, *nodes, own}))
+    nodes = [n * node for n in _around(max(1, current // node), 1, 1, 4096)]
+    return tuple(sorted({*inside, *nodes, current}))
 
 
-def _shares(low: float, high: float, own: float) -> tuple[float, ...]:
+def _shares(low: float, high: float, current: float) -> tuple[float, ...]:
     if high <= 1:
         ladder = [round(0.05 * k, 2) for k in range(21)]
-        return tuple(sorted({n for n in ladder if low <= n <= high and n} | {own}))
-    base = own or 1.0
-    found = {round(base * k, 6) for k in (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 8)} | {own}
-    return tuple(sorted(n for n in found if low <= n <= high))
+        return tuple(sorted({n for n in ladder if low <= n <= high and n} | {current}))
+    base = current or 1.0
+    multiples = {round(base * k, 6) for k in (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 8)} | {
+        current
+    }
+    return tuple(sorted(n for n in multiples if low <= n <= high))
 
 
 # --- points --------------------------------------------------------------------------------------
@@ -315,14 +317,14 @@ def _served(start: Spot, plan: Plan, figure: Figure) -> Spot:
         "activations": s.activation_bytes,
         "overhead": s.overhead_bytes,
     }
-    whole = sum(parts.values())
+    total = sum(parts.values())
     return replace(
         start,
         verdict="fits" if s.fits else "over",
-        value=whole if figure.parts else getattr(s, figure.path.partition(".")[2]),
+        value=total if figure.parts else getattr(s, figure.path.partition(".")[2]),
         parts=parts,
-        low=whole,
-        high=whole,
+        low=total,
+        high=total,
         limit=s.budget_bytes,
     )
 
@@ -358,17 +360,17 @@ def sweep(plan: Plan, path: str, key: str) -> Sweep:
             known[value] = spot(plan, changes(plan, path, value), value, figure, pool)
         return known[value]
 
-    found = [look(value) for value in values(plan, path)]
+    spots = [look(value) for value in values(plan, path)]
     if not is_number(path):
-        return Sweep(path, figure, tuple(found))
+        return Sweep(path, figure, tuple(spots))
     if is_whole(path) and path != "cluster.gpus":
-        found += _beyond(found[-1], look, path)
-    there = [s for s in found if s.plan]
+        spots += _beyond(spots[-1], look, path)
+    there = [s for s in spots if s.plan]
     rises = not there or there[0].high - there[0].limit <= there[-1].high - there[-1].limit
     ordered = there if rises else there[::-1]
     edge = _edge(ordered, look, lambda s: s.fits, is_whole(path))
     maybe = _edge(ordered, look, lambda s: s.possible, is_whole(path))
-    every = {s.value_at: s for s in found}
+    every = {s.value_at: s for s in spots}
     every |= {at: look(at) for at in (edge, maybe) if at is not None}
     return Sweep(path, figure, tuple(every[at] for at in sorted(every)), edge, maybe, rises)
 
@@ -383,11 +385,11 @@ def _beyond(last: Spot, look: Look, path: str) -> Iterator[Spot]:
         yield last
 
 
-def _edge(known: Sequence[Spot], look: Look, ok: Callable[[Spot], bool], whole: bool) -> Any:
+def _edge(known: Sequence[Spot], look: Look, ok: Callable[[Spot], bool], integers: bool) -> Any:
     """The last value that is ok before the first that is not, in the order of the spots."""
     for one, other in itertools.pairwise(known):
         if ok(one) and not ok(other):
-            if not whole:
+            if not integers:
                 return one.value_at
             return between(one.value_at, other.value_at, lambda value: ok(look(value)))
     return None
@@ -425,12 +427,12 @@ def grid(plan: Plan, across: str, down: str, key: str) -> Map:
     return Map(across, down, figure, columns, rows, spots)
 
 
-def thinned(every: Sequence[Any], own: Any, most: int) -> tuple[Any, ...]:
+def thinned(every: Sequence[Any], current: Any, most: int) -> tuple[Any, ...]:
     """At most so many of them, the plan's own among them: of whole numbers first what is doubled
     from one to the next, of others evenly."""
     if len(every) <= most:
         return tuple(every)
-    first = [own] if own in every else []
+    first = [current] if current in every else []
     first += [x for x in every if isinstance(x, int) and x.bit_count() == 1 and x not in first]
     step = (len(every) - 1) / (most - 1)
     first += [every[round(k * step)] for k in range(most)]

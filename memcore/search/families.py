@@ -83,13 +83,13 @@ class Kind:
 
 def kinds_of(plan: Plan, layers: int) -> list[Kind]:
     """The kinds of stage of a pipeline with so many layers, as kinds_of_stage has them."""
-    p, found = plan.parallel, dict[tuple[bool, int], int]()
+    p, first_of = plan.parallel, dict[tuple[bool, int], int]()
     counts = [end - start for start, end in (span(layers, p.pp, n, *p.outer) for n in range(p.pp))]
     for n, count in enumerate(counts):
-        found.setdefault((n == p.pp - 1, count), n)
+        first_of.setdefault((n == p.pp - 1, count), n)
     return [
         Kind(END if last else BETWEEN if n else FIRST, n, count, virtual(count, plan))
-        for (last, count), n in found.items()
+        for (last, count), n in first_of.items()
     ]
 
 
@@ -100,10 +100,10 @@ def blended(plan: Plan, layers: int) -> tuple[tuple[str, int], ...]:
     framework, p = FRAMEWORKS[plan.train.framework], plan.parallel
     if p.pp == 1 or not layers or framework.complete or plan.train.mtp_layers:
         return ()
-    found = kinds_of(plan, layers)
-    if len({kind.place for kind in found}) < len(found) or not all(k.running for k in found):
+    kinds = kinds_of(plan, layers)
+    if len({kind.place for kind in kinds}) < len(kinds) or not all(k.running for k in kinds):
         return ()
-    return tuple((kind.place, min(kind.running, LINEAR)) for kind in found)
+    return tuple((kind.place, min(kind.running, LINEAR)) for kind in kinds)
 
 
 def uniform(plan: Plan) -> int:
@@ -167,24 +167,24 @@ class Operations:
 
     def waited(self, plan: Plan, step: Step, tape: Tape, again: str, speed: Speed) -> Any:
         """Seconds that ranks wait for what a tape sends, at least."""
-        found, beside = np.zeros(self._members), Beside(plan, step, ())
+        waits, hidden_by = np.zeros(self._members), Beside(plan, step, ())
         for s, times in sent((), (tape,), (1,), (again,)):
             if beside_another(plan, s):
                 continue
             for over, of, amounts in self.links(s.axis):
-                found[of] += in_layer(step, s, times, over, amounts, speed, beside).exposed
-        return found
+                waits[of] += in_layer(step, s, times, over, amounts, speed, hidden_by).exposed
+        return waits
 
     def links(self, axis: str) -> list[tuple[Links, Any, Amounts]]:
         """What the ranks of an axis are connected by, which members' are, and their amounts."""
         if axis not in self._links:
-            found: dict[Links, list[int]] = {}
+            members: dict[Links, list[int]] = {}
             for n, plan in enumerate(self.groups):
-                found.setdefault(links(plan, axis), []).append(n)
+                members.setdefault(links(plan, axis), []).append(n)
             group_of, sizes = np.concatenate(self._group_of), self.amounts.sizes
             several = (
                 (over, np.isin(group_of, groups).nonzero()[0])
-                for over, groups in found.items()
+                for over, groups in members.items()
                 if over.ranks > 1
             )
             self._links[axis] = [
@@ -295,18 +295,18 @@ class Family:
         """Let go of what was found of its members: nobody looks for cycles during a search."""
         self.__dict__.pop("parts", None)
 
-    def room(self, words: Changes, asked: Any, exact: bool = True) -> tuple[Any, Any]:
+    def room(self, words: Changes, wanted: Any, exact: bool = True) -> tuple[Any, Any]:
         """Bytes that the GPU has to spare, or somewhat more where none of the members fits, and
         whether it fits; of those members that are asked, with other words. If not `exact`, less may
         be told of what fits: what would fit if gradients were kept does so without."""
         room = np.full(len(self), -1.0)
         fits = np.zeros(len(self), dtype=bool)
         first, every = self.parts
-        here = asked & ~self.once
+        here = wanted & ~self.once
         if every and here.any():
-            room, fits = every.room(words, here if exact else asked)
-            fits = fits & asked
-        left = asked & self.once & (exact | ~fits)
+            room, fits = every.room(words, here if exact else wanted)
+            fits = fits & wanted
+        left = wanted & self.once & (exact | ~fits)
         if first and left.any():
             room, fits = room.copy(), fits.copy()
             own_room, own_fits = first.room(words, left[first.at])
@@ -356,8 +356,8 @@ class _Part:
     @functools.cached_property
     def differing(self) -> dict[str, Any]:
         """Sizes of each, by name; of a single one plain numbers, which are quicker than arrays."""
-        found = {name: sizes[self.at] for name, sizes in self.family.differing.items()}
-        return found if len(self.at) > 1 else {name: int(n[0]) for name, n in found.items()}
+        sizes_of = {name: sizes[self.at] for name, sizes in self.family.differing.items()}
+        return sizes_of if len(self.at) > 1 else {name: int(n[0]) for name, n in sizes_of.items()}
 
     @functools.cached_property
     def _sizes(self) -> dict[str, Any]:
@@ -374,8 +374,8 @@ class _Part:
             sizes = dict(self._sizes)
             if framework.complete:
                 framework.complete(sizes, plan.train, self.steps(plan)[0][1])
-            own = (np.asarray(sizes[d.name]) for d in framework.dimensions)
-            key = tuple(n.tobytes() for n in own)
+            buffers = (np.asarray(sizes[d.name]) for d in framework.dimensions)
+            key = tuple(n.tobytes() for n in buffers)
             self._amounts_of[words] = self._amounts.setdefault(key, Amounts(sizes))
         return self._amounts_of[words]
 
@@ -412,16 +412,16 @@ class _Part:
     def stages(self, plan: Plan) -> list[tuple[Any, Any]]:
         """The first of each kind of pipeline stage, with how many forwards wait there."""
         t, words = plan.train, _words(plan)
-        found = self._stages.get(words)
-        if found is None:
+        stages = self._stages.get(words)
+        if stages is None:
             steps = self.steps(plan)
             if len(self.pipelines) > 1:
-                found = self._blends([offloaded(s, t) for _, s in steps])
+                stages = self._blends([offloaded(s, t) for _, s in steps])
             else:
                 here = plan.parallel.pp
-                found = [(offloaded(s, t), self.waiting({here: n})) for n, s in steps]
-            self._stages[words] = found
-        return found
+                stages = [(offloaded(s, t), self.waiting({here: n})) for n, s in steps]
+            self._stages[words] = stages
+        return stages
 
     def _blends(self, steps: Sequence[Step]) -> list[tuple[Any, Any]]:
         """The same of pipelines that differ in how many layers their stages have."""
@@ -451,16 +451,16 @@ class _Part:
             for i, here in enumerate(stages)
         ]
 
-    def room(self, words: Changes, asked: Any) -> tuple[Any, Any]:
+    def room(self, words: Changes, wanted: Any) -> tuple[Any, Any]:
         """As a family's."""
         plan = changed(self.plan, words)
         among = self.swept(plan), self.stages(plan), self.amounts(plan)
         if not by_rules(plan):
-            return rooms_for(*among, asked, self.overheads(plan))
+            return rooms_for(*among, wanted, self.overheads(plan))
         # One by one: gaps are found by running through a step.
-        room = np.array(np.broadcast_to(most_room(*among, self.overheads(plan)), asked.shape))
-        fits = np.zeros(asked.shape, dtype=bool)
-        for i in np.flatnonzero(asked & (room >= 0)):
+        room = np.array(np.broadcast_to(most_room(*among, self.overheads(plan)), wanted.shape))
+        fits = np.zeros(wanted.shape, dtype=bool)
+        for i in np.flatnonzero(wanted & (room >= 0)):
             one = Training.planned(changed(self.plan_of(int(i)), words), rows=False).room
             room[i], fits[i] = one.bytes, one.fits
         return room, fits
@@ -468,10 +468,10 @@ class _Part:
     def overheads(self, plan: Plan) -> tuple[Overhead, ...]:
         """What no shape determines: no word of recomputation or offload changes it."""
         amounts = self.amounts(plan)
-        found = self._overheads.get(amounts)
-        if found is None:
-            found = self._overheads[amounts] = plan_overheads(plan, amounts)
-        return found
+        overheads = self._overheads.get(amounts)
+        if overheads is None:
+            overheads = self._overheads[amounts] = plan_overheads(plan, amounts)
+        return overheads
 
     def swept(self, plan: Plan, **more: Any) -> Any:
         return Swept(plan, {"gpus_in_node": self.differing["GPUS_PER_NODE"]} | more)
@@ -485,10 +485,10 @@ class _Part:
         batches, tokens = sizes["ACCUMULATION"], sizes["B"] * sizes["DP"] * plan.train.seq_len
         virtual_stages, waits = self._bubbles
         seconds = np.zeros(len(self.at))
-        for stage, ((step, _), own) in enumerate(zip(self.stages(plan), stages, strict=True)):
-            others = [(of - here) / virtual_stages for of, here in zip(once, own, strict=True)]
+        for stage, ((step, _), phases) in enumerate(zip(self.stages(plan), stages, strict=True)):
+            others = [(of - here) / virtual_stages for of, here in zip(once, phases, strict=True)]
             waited = others[0] + others[1] + waits * others[2] + others[3]
-            here = batches * sum(own) + waited + self.offloading(plan, stage, step, own)
+            here = batches * sum(phases) + waited + self.offloading(plan, stage, step, phases)
             seconds = np.maximum(seconds, here)
         return seconds / (batches * tokens)
 
@@ -523,12 +523,12 @@ class _Part:
                 every += zip(layers, counts, strict=False)
                 return tuple(sum(of[i] * n for of, n in every) for i in range(4))
 
-            own = [added(counts_of(step), step.first, step.last) for step in steps]
-            known[key] = added(layer_counts(plan), True, True), own
-        found: tuple[Phases, list[Phases]] = known[key]
-        return found
+            of_stages = [added(counts_of(step), step.first, step.last) for step in steps]
+            known[key] = added(layer_counts(plan), True, True), of_stages
+        phases: tuple[Phases, list[Phases]] = known[key]
+        return phases
 
-    def offloading(self, plan: Plan, stage: int, step: Step, own: Phases) -> Any:
+    def offloading(self, plan: Plan, stage: int, step: Step, phases: Phases) -> Any:
         """Seconds of a step that offload adds at least. What leaves during the last backward is
         left out, since that takes longer where it waits for other GPUs. What optimizer, parameters
         and activations move is found each by itself, as few of their words decide it."""
@@ -540,13 +540,13 @@ class _Part:
         swept = self.swept(plan, **{"train.grad_accumulation": batches})
         ran = [
             SimpleNamespace(phase=phase, seconds=n * batches, of_layers=True)
-            for phase, n in zip((FORWARD, RECOMPUTE, BACKWARD), own, strict=False)
+            for phase, n in zip((FORWARD, RECOMPUTE, BACKWARD), phases, strict=False)
         ]
-        beside = Beside(swept, step, ran)  # type: ignore[arg-type]
+        hidden_by = Beside(swept, step, ran)  # type: ignore[arg-type]
 
         def state_moves(plan: Plan, *_: Any) -> list[Move]:
             weights = updated_parameters(step, amounts) * 1.0
-            return optimizer_moves(plan, step, amounts, beside, weights)
+            return optimizer_moves(plan, step, amounts, hidden_by, weights)
 
         ways: tuple[tuple[Callable[..., list[Move]], Any], ...] = (
             (state_moves, states != "none" and (states, parameters)),
@@ -561,7 +561,7 @@ class _Part:
                 if key not in self._exposed:
                     self._exposed[key] = sum(
                         move.exposed
-                        for move in way(swept, step, amounts, beside)
+                        for move in way(swept, step, amounts, hidden_by)
                         if move.hidden_by is not LAST_BACKWARD
                     )
                 seconds = seconds + self._exposed[key]

@@ -19,12 +19,12 @@ def training_verdict(plan: Plan) -> str | None:
     training = Training.of(plan, rows=False)
     if training is None:
         return None
-    found = [training.room.verdict]
+    verdicts = [training.room.verdict]
     if plan.together.kind != "none" and (
         both := together(plan, training.step, training.amounts, training.memory)
     ):
-        found.append(both.verdict)
-    return max(found, key=VERDICTS.index)
+        verdicts.append(both.verdict)
+    return max(verdicts, key=VERDICTS.index)
 
 
 def limit_of(plan: Plan | None, serves: bool, targets: Targets = ANY) -> str:

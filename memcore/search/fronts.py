@@ -13,8 +13,8 @@ Beats = Callable[[Figured[Way], Figured[Way]], bool]
 def front(ways: Iterable[Figured[Way]], beats: Beats[Way]) -> list[Way]:
     """Those that no other beats, in the order of their figures. beats: whether one beats another
     that comes behind it."""
-    kept: list[Figured[Way]] = []
+    unbeaten: list[Figured[Way]] = []
     for figured in sorted(ways, key=lambda pair: pair[0]):
-        if not any(beats(one, figured) for one in kept):
-            kept.append(figured)
-    return [way for _, way in kept]
+        if not any(beats(one, figured) for one in unbeaten):
+            unbeaten.append(figured)
+    return [way for _, way in unbeaten]

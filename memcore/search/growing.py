@@ -25,7 +25,7 @@ def fits(plan: Plan) -> bool:
 def larger(
     path: str,
     here: int,
-    found: Sequence[Lever],
+    levers: Sequence[Lever],
     fits: Callable[[Plan], bool] = fits,
     largest: Callable[[Plan], Solved] | None = None,
 ) -> tuple[Lever, Solved] | None:
@@ -35,14 +35,14 @@ def larger(
     a step's time. `fits` is the one above, `largest` what solves for the field, or what keeps their
     answers."""
     largest = largest or partial(solve, field=path)
-    asked = [
+    candidates = [
         lever
-        for lever in found
+        for lever in levers
         if lever.kind == SAME and lever.single and lever.saves and not lever.moves
         and lever.steps_compare and lever.price <= MUCH and path not in lever.changes
     ]  # fmt: skip
     best = None
-    for lever in sorted(asked, key=lambda lever: -lever.saved_device_bytes):
+    for lever in sorted(candidates, key=lambda lever: -lever.saved_device_bytes):
         more = planned(lever.plan, {path: here + 1})
         if more and fits(more):  # all others are not worth to be solved for
             best = lever, largest(lever.plan)

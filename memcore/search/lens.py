@@ -127,23 +127,23 @@ class LensRow:
 
     def to_dict(self) -> dict[str, Any]:
         """The row as plain JSON types."""
-        found = fields_but(self, "ways", "missing") | {"stored_bytes": self.stored_bytes}
+        document = fields_but(self, "ways", "missing") | {"stored_bytes": self.stored_bytes}
         ways = [way.to_dict() for way in self.ways]
-        return found | {"ways": ways, "missing": dict(self.missing)}
+        return document | {"ways": ways, "missing": dict(self.missing)}
 
     def to_row(self) -> dict[str, Any]:
         """The row as one line of a table, with the best way into each state."""
-        found = self.to_dict()
-        del found["ways"], found["missing"]
+        row = self.to_dict()
+        del row["ways"], row["missing"]
         for state in STATES:
             way = self.best(state)
-            found |= {
+            row |= {
                 f"{state}: change": way.label if way else "",
                 f"{state}: freed_bytes": way.freed_bytes if way else None,
                 f"{state}: added_seconds": way.added_seconds if way else None,
                 f"{state}: why not": self.missing.get(state, ""),
             }
-        return found
+        return row
 
 
 # --- what plans do -------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def _lens_row(
         for tried in on
         if tried.trick.state != state and reached(tried, undone=False)
     ]
-    found = {state, *(way.state for way in ways)}
+    reached_states = {state, *(way.state for way in ways)}
     return LensRow(
         name=row.name,
         consumer=row.consumer,
@@ -347,7 +347,7 @@ def _lens_row(
         price_seconds=now.seconds - back.then.seconds if back and back.then
         else 0.0 if state == STORED else None,
         ways=tuple(ways),
-        missing={s: _missing(row, s, on, now) for s in STATES if s not in found},
+        missing={s: _missing(row, s, on, now) for s in STATES if s not in reached_states},
     )  # fmt: skip
 
 
@@ -413,8 +413,8 @@ def alike(seen: Sequence[LensRow]) -> tuple[Alike, ...]:
         best = (s.best(state) for state in STATES)
         ways = tuple(way.label if way else "" for way in best)
         groups.setdefault((s.consumer, s.tier, s.state, s.where, ways), []).append(s)
-    found = [
+    rows = [
         Alike(of[0], len(of), sum(s.bytes for s in of), sum(s.stored_bytes for s in of))
         for of in groups.values()
     ]
-    return tuple(sorted(found, key=lambda a: -a.stored_bytes))
+    return tuple(sorted(rows, key=lambda a: -a.stored_bytes))

@@ -149,7 +149,7 @@ def _levers(plan: Plan) -> tuple[Lever, ...]:
     if now is None:
         return ()
     seconds, memory = now.seconds, now.memory
-    found: list[Lever] = []
+    levers: list[Lever] = []
     tried: list[_Tried] = []
     for attempt in TRIES:
         for way in attempt(plan):
@@ -159,16 +159,16 @@ def _levers(plan: Plan) -> tuple[Lever, ...]:
             tried.append(chosen)
             lever = _lever(now, seconds, chosen)
             if lever:
-                found.append(lever)
-    if not memory.fits and not any(lever.fits and lever.kind == SAME for lever in found):
-        found += _pairs(now, seconds, pool, [t for t in tried if t.kind in (SAME, ROUNDED)])
-        if not any(lever.fits for lever in found):
-            found += _pairs(now, seconds, pool, [t for t in tried if t.kind != MACHINES])
-        if not any(lever.fits for lever in found):
-            found += _in_turn(now, seconds, pool, tried)
-    mended = memory.fits or any(lever.fits for lever in found)
+                levers.append(lever)
+    if not memory.fits and not any(lever.fits and lever.kind == SAME for lever in levers):
+        levers += _pairs(now, seconds, pool, [t for t in tried if t.kind in (SAME, ROUNDED)])
+        if not any(lever.fits for lever in levers):
+            levers += _pairs(now, seconds, pool, [t for t in tried if t.kind != MACHINES])
+        if not any(lever.fits for lever in levers):
+            levers += _in_turn(now, seconds, pool, tried)
+    mended = memory.fits or any(lever.fits for lever in levers)
     return in_order(
-        found,
+        levers,
         lambda lever: _group(lever, memory, mended),
         lambda lever: _in_group(lever, memory),
         lambda lever: lever.felt_price if _priced(lever, memory) else None,
@@ -196,22 +196,22 @@ ORDER = (
 )
 
 
-def headline(memory: Memory, found: Sequence[Lever]) -> str:
+def headline(memory: Memory, levers: Sequence[Lever]) -> str:
     """What the levers come to: '3.2 GiB too much: 5 changes make it fit'."""
     if memory.fits:
-        faster = sum(lever.faster and lever.fits for lever in found)
+        faster = sum(lever.faster and lever.fits for lever in levers)
         if not faster:
-            return f"It fits, and none of {len(found)} changes is faster and fits too"
-        return f"It fits. {faster} of {len(found)} changes are faster and fit too"
+            return f"It fits, and none of {len(levers)} changes is faster and fits too"
+        return f"It fits. {faster} of {len(levers)} changes are faster and fit too"
     low, high = (size - memory.capacity_bytes for size in memory.device_bytes)
     over = (
         f"at least {bytes_text(low)} too much" if low > 0 else f"up to {bytes_text(high)} too much"
     )
     if not max(low, high) > 0:
         over = "host memory or NVMe is too small"
-    fixes = [lever for lever in found if lever.fits]
+    fixes = [lever for lever in levers if lever.fits]
     if not fixes:
-        helps = ": these save the most" if found else ""
+        helps = ": these save the most" if levers else ""
         return f"{over[:1].upper()}{over[1:]}, and neither one change nor two make it fit{helps}"
     single = sum(lever.single for lever in fixes)
     counts = (
@@ -319,7 +319,7 @@ def _pairs(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried]) -
     together.sort(key=lambda t: -t[0])
     forbidden = [i for i, t in enumerate(tried) if t.then is None and t.kind == SAME]
     first = [(0, i, k) for k in forbidden for i in helping[:PARTNERS]]
-    found, evaluated = [], 0
+    levers, evaluated = [], 0
     for _, i, k in [*first, *together]:
         if evaluated >= PAIRS:
             break
@@ -335,8 +335,8 @@ def _pairs(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried]) -
         if then and then.room.fits:
             pair = _Tried(b.kind, (*a.parts, *b.parts), then)
             if lever := _lever(now, seconds, pair):
-                found.append(lever)
-    return _best(found, now.memory)
+                levers.append(lever)
+    return _best(levers, now.memory)
 
 
 def _best(pairs: Sequence[Lever], memory: Memory) -> list[Lever]:
@@ -351,7 +351,7 @@ def _in_turn(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried])
     near = sorted(
         ((_device(t.then), i) for i, t in enumerate(tried) if t.then and t.kind != MACHINES)
     )
-    found = []
+    levers = []
     for _, i in near[:PARTNERS]:
         one = tried[i]
         assert one.then
@@ -365,8 +365,8 @@ def _in_turn(now: Training, seconds: float, pool: Pool, tried: Sequence[_Tried])
                 kind = max((one.kind, other.kind), key=list(KINDS).index)
                 pair = _Tried(kind, (*one.parts, *other.parts), other.then)
                 if lever := _lever(now, seconds, pair):
-                    found.append(lever)
-    return _best(found, now.memory)
+                    levers.append(lever)
+    return _best(levers, now.memory)
 
 
 def _lever(now: Training, before: float, tried: _Tried) -> Lever | None:
@@ -388,7 +388,7 @@ def _lever(now: Training, before: float, tried: _Tried) -> Lever | None:
     if not noticed and price > -FASTER:
         return None
     same_batch = tokens == tokens_then
-    told = apart(plan, changed).ratio
+    apart_by = apart(plan, changed).ratio
     return Lever(
         **named(tried.parts, plan, changed),
         kind=kind,
@@ -398,7 +398,7 @@ def _lever(now: Training, before: float, tried: _Tried) -> Lever | None:
         added_seconds=after - before,
         added_per_token=after / tokens_then - before / tokens,
         price=price,
-        price_range=((1 + price) / told - 1, (1 + price) * told - 1),
+        price_range=((1 + price) / apart_by - 1, (1 + price) * apart_by - 1),
         same_batch=same_batch,
         verdict=then.room.verdict,
     )
@@ -567,8 +567,8 @@ class _Counts(Sequence[Changes]):
         doubled = {2**n - 1 for n in range(last.bit_length() + 1)}
         times = (self.plan.cluster.gpus * k for k in range(2, MORE + 1))
         near = {*self.counts[: 2 * MORE], *(n for n in times if n in self.counts)}
-        found = {self.counts.index(n) for n in near if self.divided(n)}
-        return sorted(i for i in found | doubled | {last} if 0 <= i <= last)
+        indices = {self.counts.index(n) for n in near if self.divided(n)}
+        return sorted(i for i in indices | doubled | {last} if 0 <= i <= last)
 
 
 def whole_nodes(plan: Plan) -> Sequence[int]:

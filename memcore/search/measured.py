@@ -139,13 +139,13 @@ def distance(one: Server, other: Server) -> str:
     return MODEL if "model" in apart else WORDS if "words" in apart else RANKS
 
 
-def _distance_to(by: Measured) -> Callable[[Plan], str]:
+def _distance_to(measurement: Measured) -> Callable[[Plan], str]:
     """What says how near a plan is to the one that was measured."""
-    if by.of_server:
-        then = server(by.plan)
+    if measurement.of_server:
+        then = server(measurement.plan)
         return lambda plan: distance(server(plan), then)
-    of = kind(by.plan)
-    return lambda plan: OWN if plan == by.plan else KIND if kind(plan) == of else OTHER
+    of = kind(measurement.plan)
+    return lambda plan: OWN if plan == measurement.plan else KIND if kind(plan) == of else OTHER
 
 
 # --- what they have in common --------------------------------------------------------------------
@@ -227,8 +227,8 @@ class Moved:
     @property
     def text(self) -> str:
         """The calibrated seconds, with their interval where that is one."""
-        said, ends = seconds_text(self.calibrated_seconds), self.ends
-        return said if ends == said else f"{said} ({ends})"
+        text, ends = seconds_text(self.calibrated_seconds), self.ends
+        return text if ends == text else f"{text} ({ends})"
 
     @property
     def ends(self) -> str:
@@ -268,18 +268,18 @@ class Calibrated:
     @property
     def text(self) -> str:
         """What it comes to, in a line."""
-        said = [
+        texts = [
             f"{PHRASES[name].format(one.text)}, predicted {seconds_text(one.seconds)}"
             for name in PHRASES
             if (one := self.moved.get(name))
         ]
         if self.measured.of_server:
             _, rate = self.numbers["tokens_per_second"]
-            said.append(f"{rate:,.0f} tokens/s in all")
+            texts.append(f"{rate:,.0f} tokens/s in all")
         if "allocated_bytes" in self.numbers:
             planned, calibrated = map(bytes_text, self.numbers["allocated_bytes"])
-            said.append(f"{calibrated} allocated at the peak, predicted {planned}")
-        return "; ".join(said)
+            texts.append(f"{calibrated} allocated at the peak, predicted {planned}")
+        return "; ".join(texts)
 
     @property
     def assumed(self) -> str:
@@ -306,33 +306,33 @@ class Calibrated:
 def _of_step(of: Calibrated) -> str:
     moved, (low, high) = of.moved[STEP], far(STEP)
     took = seconds_text(of.measured.seconds)
-    said = f"The measured step took {took}, {moved.off:.2f} times the prediction"
+    text = f"The measured step took {took}, {moved.off:.2f} times the prediction"
     if of.at != OWN:
-        said += (
+        text += (
             ". Assumed: other plans with its framework, kernels, attention, adapter and GPU "
             f"take {moved.factor:.2f} times as long, since measured steps of one kind have "
             f"{certainty.in_common():.0%} of what they are off (as a logarithm) in common"
         )
-    said += "; in bytes all of it." if of.measured.bytes else "."
+    text += "; in bytes all of it." if of.measured.bytes else "."
     if low <= moved.off <= high:
-        return said
+        return text
     return (
-        f"{said} No step that Memplan was held against was so far off: check that this plan is "
+        f"{text} No step that Memplan was held against was so far off: check that this plan is "
         "the one that ran, and that the seconds are those of one optimizer step."
     )
 
 
 def _of_server(of: Calibrated) -> str:
-    by, said = of.measured, []
+    measurement, sentences = of.measured, []
     for name, what in WHAT.items():
         moved = of.moved.get(name)
         if moved is None:
             continue
-        if took := getattr(by, name):
+        if took := getattr(measurement, name):
             times = f"{moved.off:.2f} times the prediction"
             one = f"{what} of the measured server took {seconds_text(took)}, {times}"
         else:
-            made = f"{by.rate:,.0f} tokens/s, {1 / moved.off:.2f} times the prediction"
+            made = f"{measurement.rate:,.0f} tokens/s, {1 / moved.off:.2f} times the prediction"
             one = f"The measured server made {made}, which is read as its time per token"
         if common := in_common(name, of.at):
             one += (
@@ -346,36 +346,41 @@ def _of_server(of: Calibrated) -> str:
                 ". Nine of ten servers that Memplan was held against were nearer: check that "
                 "this plan, with its load, is the one that ran"
             )
-        said.append(f"{one}.")
+        sentences.append(f"{one}.")
     if of.at != OWN:
-        said.append("Both are taken to run the same version of the engine.")
-        if by.plan.engine not in COMPARED:
-            said.append(f"None of these points is of {ENGINES[by.plan.engine].label}.")
-    measured = {FIRST: ("first token", by.first), TOKEN: ("time per token", by.token or by.rate)}
+        sentences.append("Both are taken to run the same version of the engine.")
+        if measurement.plan.engine not in COMPARED:
+            sentences.append(
+                f"None of these points is of {ENGINES[measurement.plan.engine].label}."
+            )
+    measured = {
+        FIRST: ("first token", measurement.first),
+        TOKEN: ("time per token", measurement.token or measurement.rate),
+    }
     left = [what for name, (what, known) in measured.items() if known and name not in of.moved]
-    said += [f"The {what} stays as predicted: {_why_not(of.at)}." for what in left[:1]]
-    return " ".join(said)
+    sentences += [f"The {what} stays as predicted: {_why_not(of.at)}." for what in left[:1]]
+    return " ".join(sentences)
 
 
 def calibrated(
-    plan: Plan, by: Measured, now: Report | None = None, then: Report | None = None
+    plan: Plan, measurement: Measured, now: Report | None = None, then: Report | None = None
 ) -> Calibrated:
     """A plan's step or server, as it is predicted and as a measured one has it. `now` and `then`:
     the reports of the plan and of the measured one, where they are there already. Raises PlanError
     where that says nothing of this one, or nothing is predicted."""
-    if issues := refused(plan, by):
+    if issues := refused(plan, measurement):
         raise PlanError(issues)
-    now, then = now or evaluate(plan), then or evaluate(by.plan)
-    offs, at = off_by(by, then), _distance_to(by)(plan)
-    predicted = _seconds_of(now, by.of_server, "this")
+    now, then = now or evaluate(plan), then or evaluate(measurement.plan)
+    offs, at = off_by(measurement, then), _distance_to(measurement)(plan)
+    predicted = _seconds_of(now, measurement.of_server, "this")
     moved = {name: one for name, seconds in predicted.items()
              if (one := _moved(name, at, offs.get(name), seconds))}  # fmt: skip
-    follows = _of_one_replica if by.of_server else _of_the_run
-    return Calibrated(by, at, moved, follows(plan, by, now, then, moved))
+    follows = _of_one_replica if measurement.of_server else _of_the_run
+    return Calibrated(measurement, at, moved, follows(plan, measurement, now, then, moved))
 
 
 def _of_the_run(
-    plan: Plan, by: Measured, now: Report, then: Report, moved: Mapping[str, Moved]
+    plan: Plan, measurement: Measured, now: Report, then: Report, moved: Mapping[str, Moved]
 ) -> dict[str, tuple[float, float]]:
     """What follows of a run from its step."""
     assert now.memory
@@ -389,14 +394,14 @@ def _of_the_run(
     ):  # fmt: skip
         if value is not None:
             numbers[name] = value, value * factor
-    if by.bytes:
-        more = by.bytes - then.memory.allocated_bytes if then.memory else 0
+    if measurement.bytes:
+        more = measurement.bytes - then.memory.allocated_bytes if then.memory else 0
         numbers["allocated_bytes"] = allocated, max(0, allocated + more)
     return numbers
 
 
 def _of_one_replica(
-    plan: Plan, by: Measured, now: Report, then: Report, moved: Mapping[str, Moved]
+    plan: Plan, measurement: Measured, now: Report, then: Report, moved: Mapping[str, Moved]
 ) -> dict[str, tuple[float, float]]:
     """What follows of a server from its latencies."""
     s, output = now.serve, plan.serve.output_len
@@ -415,18 +420,22 @@ def _of_one_replica(
     return numbers if cost is None else numbers | {"cost_per_million_out": (cost, cost * per)}
 
 
-def off_by(by: Measured, then: Report | None = None) -> dict[str, float]:
+def off_by(measurement: Measured, then: Report | None = None) -> dict[str, float]:
     """Measured seconds over predicted ones, of what was measured. `then`: the measured plan's
     report, where it is there already. Raises PlanError where nothing is predicted of it."""
-    then = then or evaluate(by.plan)
-    predicted = _seconds_of(then, by.of_server, "the measured")
-    if not by.of_server:
-        return {STEP: by.seconds / predicted[STEP]}
-    offs = {name: took / predicted[name] for name in (TOKEN, FIRST) if (took := getattr(by, name))}
-    if by.rate and not by.token:
+    then = then or evaluate(measurement.plan)
+    predicted = _seconds_of(then, measurement.of_server, "the measured")
+    if not measurement.of_server:
+        return {STEP: measurement.seconds / predicted[STEP]}
+    offs = {
+        name: took / predicted[name]
+        for name in (TOKEN, FIRST)
+        if (took := getattr(measurement, name))
+    }
+    if measurement.rate and not measurement.token:
         assert then.serve
         assert then.serve.tokens_per_second
-        offs[TOKEN] = then.serve.tokens_per_second / by.rate
+        offs[TOKEN] = then.serve.tokens_per_second / measurement.rate
     return offs
 
 
@@ -471,35 +480,41 @@ FIELDS = {
 }  # fmt: skip
 
 
-def refused(plan: Plan, by: Measured) -> list[Issue]:
+def refused(plan: Plan, measurement: Measured) -> list[Issue]:
     """Why what was measured says nothing of a plan; [] where it says something."""
-    if by.of_server:
-        return _refused_server(plan, by)
+    if measurement.of_server:
+        return _refused_server(plan, measurement)
     return [
-        Issue(field, f"the measured step had {_text(by.plan, field)}, this plan has "
+        Issue(field, f"the measured step had {_text(measurement.plan, field)}, this plan has "
                      f"{_text(plan, field)}: so how far one is off says nothing of the other")
-        for field, then, now in zip(SHARED, kind(by.plan), kind(plan), strict=True)
+        for field, then, now in zip(SHARED, kind(measurement.plan), kind(plan), strict=True)
         if then != now
     ]  # fmt: skip
 
 
-def _refused_server(plan: Plan, by: Measured) -> list[Issue]:
-    now, then = server(plan), server(by.plan)
+def _refused_server(plan: Plan, measurement: Measured) -> list[Issue]:
+    now, then = server(plan), server(measurement.plan)
     at = distance(now, then)
-    known = [name for name, of in ((TOKEN, by.token or by.rate), (FIRST, by.first)) if of]
+    known = [
+        name
+        for name, of in ((TOKEN, measurement.token or measurement.rate), (FIRST, measurement.first))
+        if of
+    ]
     if at == OWN or any((c := in_common(name, at)) and c.share for name in known):
         return []
     why = _why_not(at)
     issues = [
-        Issue(field, f"the measured server had {_text(by.plan, field)}, this plan has "
+        Issue(field, f"the measured server had {_text(measurement.plan, field)}, this plan has "
                      f"{_text(plan, field)}: {why}")
         for field, name in FIELDS.items()
         if getattr(now, name) != getattr(then, name)
-        and _text(by.plan, field) != _text(plan, field)
+        and _text(measurement.plan, field) != _text(plan, field)
     ]  # fmt: skip
     if not issues and not then.closed:
-        said = "of a measured server they must be closed: as many requests are there at all times"
-        issues = [Issue("serve.arrivals", said)]
+        why_closed = (
+            "of a measured server they must be closed: as many requests are there at all times"
+        )
+        issues = [Issue("serve.arrivals", why_closed)]
     return issues or [Issue("serve", f"the measured server was set otherwise: {why}")]
 
 
@@ -526,11 +541,11 @@ def _text(plan: Plan, field: str) -> str:
 # --- many plans ----------------------------------------------------------------------------------
 
 
-def mover(by: Measured) -> Callable[[Plan, Mapping[str, float]], dict[str, Moved]]:
+def mover(measurement: Measured) -> Callable[[Plan, Mapping[str, float]], dict[str, Moved]]:
     """What moves seconds that were predicted of plans, by STEP, TOKEN and FIRST, as what was
     measured has them: those that it says something of. Raises PlanError where nothing is predicted
     of the measured plan."""
-    offs, distance_of = off_by(by), _distance_to(by)
+    offs, distance_of = off_by(measurement), _distance_to(measurement)
 
     def moved(plan: Plan, seconds: Mapping[str, float]) -> dict[str, Moved]:
         at = distance_of(plan)
@@ -545,11 +560,11 @@ def mover(by: Measured) -> Callable[[Plan, Mapping[str, float]], dict[str, Moved
 FIGURES = {STEP: ("step", ""), TOKEN: ("tpot", "tpot_"), FIRST: ("ttft", "ttft_")}
 
 
-def with_calibrated(found: SearchResult, by: Measured) -> SearchResult:
+def with_calibrated(result: SearchResult, measurement: Measured) -> SearchResult:
     """What a search found, with calibrated seconds among the figures of those plans that what was
     measured says something of. Ranks are as predicted, since it says nothing of the others. Raises
     PlanError where nothing is predicted of the measured plan."""
-    move, names = mover(by), (TOKEN, FIRST) if by.of_server else (STEP,)
+    move, names = mover(measurement), (TOKEN, FIRST) if measurement.of_server else (STEP,)
 
     def moved(point: Point) -> Point:
         took = {name: point.figures[f"{FIGURES[name][0]}_seconds"] for name in names}
@@ -559,5 +574,5 @@ def with_calibrated(found: SearchResult, by: Measured) -> SearchResult:
             more[f"calibrated_{FIGURES[name][1]}interval"] = list(one.interval)
         return replace(point, figures={**point.figures, **more})
 
-    best, pareto = (tuple(map(moved, points)) for points in (found.best, found.pareto))
-    return replace(found, best=best, pareto=pareto)
+    best, pareto = (tuple(map(moved, points)) for points in (result.best, result.pareto))
+    return replace(result, best=best, pareto=pareto)

@@ -46,8 +46,8 @@ def reliefs(plan: Plan) -> tuple[Relief, ...]:
     now = evaluate(plan)
     if now.together is None:
         return ()
-    found = [relief for parts in _ladders(plan, now) if (relief := _climbed(plan, now, parts))]
-    return in_order(found, _group, _in_group, lambda _: None)
+    changes = [relief for parts in _ladders(plan, now) if (relief := _climbed(plan, now, parts))]
+    return in_order(changes, _group, _in_group, lambda _: None)
 
 
 def _group(r: Relief) -> tuple[int, ...]:

@@ -223,7 +223,7 @@ class _Search:
     # --- what there is ---------------------------------------------------------------------------
 
     def groups(self, space: Space) -> list[Group]:
-        found = []
+        groups = []
         for cluster in space.clusters():
             layouts = list(space.layouts(cluster))
             cluster = changed(cluster, _words(BARE, NOTHING))  # whatever the start has of them
@@ -242,24 +242,24 @@ class _Search:
                             self.judged += n
                             self.excluded[RULES] += n
                             if may:
-                                found.append(Group(plan, may, same, trains))
-        self.there = self.judged + COMBINATIONS * sum(len(group.batches) for group in found)
-        return found
+                                groups.append(Group(plan, may, same, trains))
+        self.there = self.judged + COMBINATIONS * sum(len(group.batches) for group in groups)
+        return groups
 
     def permitted(self, plan: Plan, batches: Iterable[Batch]) -> tuple[Batch, ...]:
         """Of batches those whose accumulation is allowed. Rules read whether there is any, and of
         virtual stages, which take micro-batches in rounds, how much."""
         words = _ruled(plan)
-        found = []
+        allowed_batches = []
         for batch in batches:
             much = batch[1] if plan.parallel.virtual_stages > 1 else min(batch[1], 2)
             key = words, plan.parallel.pp, much
             if key not in self._permitted:
-                asked = self._readers_of(plan, ("train.grad_accumulation",))
-                self._permitted[key] = _allows(changed(plan, sized(batch)), asked)
+                rules = self._readers_of(plan, ("train.grad_accumulation",))
+                self._permitted[key] = _allows(changed(plan, sized(batch)), rules)
             if self._permitted[key]:
-                found.append(batch)
-        return tuple(found)
+                allowed_batches.append(batch)
+        return tuple(allowed_batches)
 
     def _readers_of(self, plan: Plan, fields: Iterable[str]) -> set[int]:
         """Rules that read any of these fields: no other says anything else where these change."""
@@ -288,8 +288,10 @@ class _Search:
         names = ("train.kernels", "train.attention", "train.cross_entropy")
         measured: list[tuple[Changes, dict[str, tuple[float, float]]]] = []
         others = [again for again in CHECKPOINTING if again not in ("none", "full")]
-        own = [sorted(words_of(n) or (), key=lambda w, n=n: w != get(plan, n)) for n in names]
-        for values in itertools.product(*own):
+        words_by_field = [
+            sorted(words_of(n) or (), key=lambda w, n=n: w != get(plan, n)) for n in names
+        ]
+        for values in itertools.product(*words_by_field):
             chosen = dict(zip(names, values, strict=True))
             figures: dict[str, tuple[float, float]] = {}
             for again in ("none", "full", *others):
@@ -303,7 +305,7 @@ class _Search:
                 figures[again] = float(peak), training.seconds
             if figures:
                 measured.append((chosen, figures))
-        kept = []
+        unbeaten = []
         for i, (chosen, figures_of) in enumerate(measured):
             beaten = any(
                 figures_of.keys() <= other.keys()
@@ -315,8 +317,8 @@ class _Search:
                 if k != i
             )
             if not beaten:
-                kept.append(chosen)
-        return kept
+                unbeaten.append(chosen)
+        return unbeaten
 
     def lattice(self, plan: Plan) -> dict[Offload, list[str]]:
         """Which words of recomputation go with what is offloaded, under a plan's other words: the
@@ -326,9 +328,9 @@ class _Search:
             of_words = self._readers_of(plan, ("train.checkpointing", "train.checkpoint_every"))
             of_offload = self._readers_of(plan, OFFLOADS)
 
-            def may(where: Offload, again: str, asked: set[int]) -> bool:
+            def may(where: Offload, again: str, rules: set[int]) -> bool:
                 trial = changed(plan, _words(where, again))
-                return _allows(trial, asked) and not not_planned(trial)
+                return _allows(trial, rules) and not not_planned(trial)
 
             others = set(range(len(RULES_OF_PLANS))) - of_words - of_offload
             words: list[str] = []
@@ -362,8 +364,8 @@ class _Search:
         for n, group in enumerate(groups):
             of.setdefault(alike(group, self.lattice(group.plan), known), []).append(n)
         timed = Timed()
-        found = [(np.array(at), Family([groups[n] for n in at], timed)) for at in of.values()]
-        return sorted(found, key=lambda pair: self._promise(pair[1]))
+        families = [(np.array(at), Family([groups[n] for n in at], timed)) for at in of.values()]
+        return sorted(families, key=lambda pair: self._promise(pair[1]))
 
     def _promise(self, family: Family) -> float:
         """Seconds of all GPUs that a token takes at least, of the best of a family."""
@@ -378,7 +380,7 @@ class _Search:
         limits = np.array([self.limit(group.plan) for group in family.groups])[group_of]
         in_all = sum(map(len, lattice.values()))
         excluded = Counter({RULES: (COMBINATIONS - in_all) * every})
-        told: list[tuple[str, Any, Any]] = []
+        verdicts: list[tuple[str, Any, Any]] = []
         cells: list[_Cell] = []
         words = lattice[BARE]
         if NOTHING in words and (self._least(family, BARE, NOTHING) > limits).all():
@@ -388,7 +390,7 @@ class _Search:
 
         def note(why: str, of: Any, least: Any) -> None:
             if of.any():
-                told.append((why, at[of], least[of]))
+                verdicts.append((why, at[of], least[of]))
 
         fitting: dict[Offload, dict[str, Any]] = {}  # by word of recomputation
         short: dict[Offload, Any] = {}  # groups for some plan of which the host has too little
@@ -403,18 +405,18 @@ class _Search:
                     least = self._least(family, where, again)
                     left = least <= limits
                 excluded[BEATEN] += int(np.sum(~left))
-                asked = _left(left, again, faster)
-                note(SLOWER, left & ~asked, least)
-                here = asked
+                wanted = _left(left, again, faster)
+                note(SLOWER, left & ~wanted, least)
+                here = wanted
                 if where != on_host and on_host in fitting:
-                    here = asked & short[on_host][group_of]  # NVMe leaves as much on the GPU
-                    note(MEMORY, asked & ~here, least)
+                    here = wanted & short[on_host][group_of]  # NVMe leaves as much on the GPU
+                    note(MEMORY, wanted & ~here, least)
                 if not here.any():
                     continue
-                room, found = family.room(_words(where, again), here, exact=False)
+                room, fitting_now = family.room(_words(where, again), here, exact=False)
                 over = room < 0
-                fits |= here & found
-                hosted = here & ~over & ~found
+                fits |= here & fitting_now
+                hosted = here & ~over & ~fitting_now
                 short[where][group_of[hosted]] = True
                 for why, of in ((FITS, fits), (MEMORY, here & over), (HOST, hosted)):
                     note(why, of, least)
@@ -423,7 +425,7 @@ class _Search:
                     cells.append(_Cell(int(at[i]), *what, int(room[i]), float(least[i])))
         self.judged += COMBINATIONS * every
         self.excluded += excluded
-        self.verdicts += told
+        self.verdicts += verdicts
         self.cells += cells
 
     def _least(self, family: Family, where: Offload, again: str) -> Any:
@@ -433,22 +435,22 @@ class _Search:
     def counts(self) -> Counter[str]:
         """How many combinations fit, and how many others each reason excludes: before all others
         that they are slower than what they have to beat, so that no order of judging matters."""
-        found = self.excluded.copy()
+        counts = self.excluded.copy()
         limits = np.array([self.limit(group.plan) for group in self.judged_groups])
         for why, at, least in self.verdicts:
             beaten = int(np.sum(least > limits[at]))
-            found[BEATEN] += beaten
-            found[why] += len(at) - beaten
-        return +found
+            counts[BEATEN] += beaten
+            counts[why] += len(at) - beaten
+        return +counts
 
     def _winning(self, family: Family, fits: Any) -> Iterator[int]:
         """Of members that fit those that may win: without a pipeline a smaller micro-batch is
         slower than a larger one."""
         largest = family.plan.parallel.pp == 1
-        found: dict[int, dict[Batch, int]] = {}
+        of_group: dict[int, dict[Batch, int]] = {}
         for i in fits.nonzero()[0]:
-            found.setdefault(family.group_of[i], {})[family.batch(i)] = i
-        for of in found.values():
+            of_group.setdefault(family.group_of[i], {})[family.batch(i)] = i
+        for of in of_group.values():
             yield from (of[batch] for batch in ([max(of)] if largest else sorted(of)))
 
     # --- how long it takes -----------------------------------------------------------------------
@@ -580,18 +582,18 @@ def _ruled(plan: Plan) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _allows(plan: Plan, asked: Collection[int]) -> bool:
+def _allows(plan: Plan, rules: Collection[int]) -> bool:
     """Whether these of a plan's rules allow it."""
-    return not broken_rules(plan, plan.architecture, asked)
+    return not broken_rules(plan, plan.architecture, rules)
 
 
 def _left(may: Any, again: str, fitting: Sequence[Mapping[str, Any]]) -> Any:
     """Members without those that fit where nothing is offloaded, or all of it to the host, and
     nothing is recomputed or the same: otherwise they are no faster."""
-    for found in fitting:
+    for fits in fitting:
         for word in (NOTHING, again):
-            if word in found:
-                may = may & ~found[word]
+            if word in fits:
+                may = may & ~fits[word]
     return may
 
 

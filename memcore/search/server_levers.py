@@ -153,8 +153,8 @@ def _too_large(plan: Plan, tp: int) -> bool:
     """Whether so many ranks, all of a node, have not the memory for what is asked."""
     n = tp * plan.serving_pp
     booked = max(plan.cluster.gpus // n, 1) * n
-    whole = planned(plan, {"serve.tp": tp, "cluster.gpus": booked})
-    return whole is not None and serving_limit(whole, Targets.of(whole)) == "memory"
+    full = planned(plan, {"serve.tp": tp, "cluster.gpus": booked})
+    return full is not None and serving_limit(full, Targets.of(full)) == "memory"
 
 
 def _ways(plan: Plan, fewer: bool) -> Iterable[Way]:
@@ -184,10 +184,10 @@ def _ways(plan: Plan, fewer: bool) -> Iterable[Way]:
         yield Way(SAME, [{"serve.draft_model": EAGLE, "serve.draft_tokens": GUESSED}])
     if s.offload_kv != "cpu" and not KV_CACHES[plan.cache_manager].pages:
         yield Way(SAME, [{"serve.offload_kv": "cpu"}])
-    own = plan.engine
-    others = (name for name in engines_of(plan.accelerator) if name != own)
+    engine = plan.engine
+    others = (name for name in engines_of(plan.accelerator) if name != engine)
     yield from (Way(SAME, [{"serve.engine": name}]) for name in others)
-    yield from (Way(ROUNDED, [{"serve.weight_dtype": word}]) for word in narrower(plan, own))
-    yield from (Way(ROUNDED, [{"serve.kv_dtype": word}]) for word in narrower_caches(plan, own))
+    yield from (Way(ROUNDED, [{"serve.weight_dtype": word}]) for word in narrower(plan, engine))
+    yield from (Way(ROUNDED, [{"serve.kv_dtype": word}]) for word in narrower_caches(plan, engine))
     if fewer and 0 < (most := largest_concurrency(plan, Targets.of(plan)).value) < s.concurrency:
         yield Way(FEWER, [{"serve.concurrency": most}])

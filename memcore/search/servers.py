@@ -150,9 +150,9 @@ def _refuse(
     plan: Plan, users: int, gpus: Sequence[str], engines: Sequence[str], keep: str, by: str
 ) -> None:
     refuse(plan, users)
-    asked = [("gpus", name, (plan.gpu_name, *catalog.gpu_names())) for name in gpus]
-    asked += [("engines", name, tuple(ENGINES)) for name in engines]
-    asked += [("keep", keep, tuple(KEEPS)), ("by", by, BY)]
+    words = [("gpus", name, (plan.gpu_name, *catalog.gpu_names())) for name in gpus]
+    words += [("engines", name, tuple(ENGINES)) for name in engines]
+    words += [("keep", keep, tuple(KEEPS)), ("by", by, BY)]
     issues = [
         Issue(
             name,
@@ -160,7 +160,7 @@ def _refuse(
             if name == "gpus"
             else f"{shown(word)} is not known; {did_you_mean(word, known)}",
         )
-        for name, word, known in asked
+        for name, word, known in words
         if word not in known
     ]
     if issues:
@@ -171,14 +171,14 @@ def _kinds(plan: Plan, gpus: Sequence[str], engines: Sequence[str], keep: str) -
     """Each kind of GPU with each engine and the dtypes that go with it."""
     for name in gpus:
         for engine in _engines(plan, name, engines):
-            own: Words = {} if engine == plan.engine else {"engine": engine}
+            changed: Words = {} if engine == plan.engine else {"engine": engine}
             if keep == TRAINING:
-                yield name, own
+                yield name, changed
                 continue
             for weights in ("", *narrower(plan, engine)):
                 for cache in ("", *narrower_caches(plan, engine)):
                     words = {"weight_dtype": weights, "kv_dtype": cache}
-                    yield name, own | {k: v for k, v in words.items() if v}
+                    yield name, changed | {k: v for k, v in words.items() if v}
 
 
 def _engines(plan: Plan, gpu: str, engines: Sequence[str]) -> Sequence[str]:
@@ -316,7 +316,7 @@ class _Run:
         s, gpus = plan.serve, plan.cluster.gpus
         tokens = x.tokens_per_second * replicas
         watts = plan.run.watts_per_gpu or plan.accelerator.watts
-        found = {
+        figures = {
             "gpu": name,
             "gpus": gpus,
             "tp": plan.serving_tp,
@@ -333,10 +333,10 @@ class _Run:
         }
         price, source = price_of(self.start, name)
         if not price:
-            return found
+            return figures
         each = price * gpus / replicas / HOUR  # of a replica's second
         read, write = each * x.prompt_token_seconds, each * x.output_token_seconds
-        return found | {
+        return figures | {
             "price_per_gpu_hour": price,
             "price_source": source,
             "cost_per_hour": price * gpus,
@@ -430,8 +430,8 @@ def _front(ways: Sequence[_Way]) -> list[_Way]:
     def as_good(one: Figured[_Way], other: Figured[_Way]) -> bool:
         """Whether one with as many GPUs or fewer is in nothing worse than another, or in nothing
         that can be told apart."""
-        told = apart_serving(one[1].plan, other[1].plan)
+        apart_by = apart_serving(one[1].plan, other[1].plan)
         pairs = zip(one[0][1:], other[0][1:], strict=True)
-        return all(a <= b or told.same(a, b) for a, b in pairs)
+        return all(a <= b or apart_by.same(a, b) for a, b in pairs)
 
     return front(((figures(way), way) for way in ways), as_good)

@@ -98,7 +98,7 @@ class Targets:
 
     def miss(self, s: Any) -> Miss | None:
         """The target that a server's figures are farthest from; None where they keep to all."""
-        found = [
+        misses = [
             Miss(LATE[word], seconds, between, target)
             for word, target, seconds, between in (
                 ("ttft", self.ttft, s.ttft_seconds, s.ttft_range),
@@ -106,7 +106,7 @@ class Targets:
             )
             if target is not None and seconds is not None and seconds > target
         ]
-        return max(found, key=lambda miss: miss.factor, default=None)
+        return max(misses, key=lambda miss: miss.factor, default=None)
 
 
 ANY = Targets()
@@ -178,10 +178,10 @@ def _largest(
     def at(n: int) -> Plan | None:
         return planned(plan, {path: beyond + n, **follow(beyond + n)})
 
-    found = last(most - beyond, lambda n: not _why_not(at(n), targets))
-    limit = most_is if found == most - beyond else _why_not(at(found + 1), targets)
-    best = at(found) or plan
-    return Answer(question, beyond + found if found else 0, best, serve(best), limit)
+    most_beyond = last(most - beyond, lambda n: not _why_not(at(n), targets))
+    limit = most_is if most_beyond == most - beyond else _why_not(at(most_beyond + 1), targets)
+    best = at(most_beyond) or plan
+    return Answer(question, beyond + most_beyond if most_beyond else 0, best, serve(best), limit)
 
 
 def longest_context(plan: Plan, targets: Targets = ANY) -> Answer:

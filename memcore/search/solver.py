@@ -94,11 +94,11 @@ def solve(
     if goal not in (LARGEST, SMALLEST):
         raise refusal("goal", f"is {LARGEST} or {SMALLEST}, not '{goal}'")
     section = path.partition(".")[0]
-    asked = section == "serve" if serves is None else serves
-    if asked and not servable(plan.architecture):
+    of_server = section == "serve" if serves is None else serves
+    if of_server and not servable(plan.architecture):
         raise refusal(path, f"{plan.architecture.label} cannot be served")
-    to_train_on = path == "cluster.gpus" and not asked
-    trained = to_train_on or (section in ("train", "parallel") and not asked)
+    to_train_on = path == "cluster.gpus" and not of_server
+    trained = to_train_on or (section in ("train", "parallel") and not of_server)
     if trained and (why := not_planned(plan)):
         raise refusal(path, f"training is not planned: {why}")
 
@@ -106,9 +106,9 @@ def solve(
 
     def limit(value: Any) -> str:
         there = axis.at(value)
-        found = limit_of(there, asked, targets)
-        if found or not there or not within.limits_anything:
-            return found
+        why = limit_of(there, of_server, targets)
+        if why or not there or not within.limits_anything:
+            return why
         run = _run_on(there)
         return within.missed(run.seconds, run.cost) if run else ""
 
@@ -157,8 +157,8 @@ def _valid(axis: _Axis) -> tuple[Sequence[Any], tuple[str, str]]:
     values, n = axis.values, len(axis.values)
     if n <= FEW:
         return values, ("range", "range")
-    own = min(bisect.bisect_left(values, axis.here), n - 1)
-    allowed = [i for i in (own, n - 1, 0) if axis.at(values[i]) is not None]
+    current = min(bisect.bisect_left(values, axis.here), n - 1)
+    allowed = [i for i in (current, n - 1, 0) if axis.at(values[i]) is not None]
     if not allowed:
         return (), ("rule", "rule")
     here = allowed[0]
@@ -270,9 +270,9 @@ def _in_steps(plan: Plan, path: str, every: range) -> range:
 def _step_of(plan: Plan, path: str) -> int:
     """What a sequence length or a micro-batch is a multiple of, where products are in 8 bits."""
     sizes = plan.sizes()
-    whole = sizes["CP"] * sizes["TP"] * sizes["NARROW"]
-    other = {"train.seq_len": sizes["B"], "train.micro_batch": sizes["S"]}.get(path, whole)
-    return int(whole // math.gcd(whole, other))
+    divisor = sizes["CP"] * sizes["TP"] * sizes["NARROW"]
+    other = {"train.seq_len": sizes["B"], "train.micro_batch": sizes["S"]}.get(path, divisor)
+    return int(divisor // math.gcd(divisor, other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +313,8 @@ def _of_model(plan: Plan, key: str) -> _Axis:
         here = None
     if not isinstance(here, int) or isinstance(here, bool):
         numbers = [k for k, v in config.items() if isinstance(v, int) and not isinstance(v, bool)]
-        said = f"'{key}' is no whole number of this model's config.json"
-        raise refusal("field", f"{said}; {did_you_mean(key, numbers)}")
+        refused = f"'{key}' is no whole number of this model's config.json"
+        raise refusal("field", f"{refused}; {did_you_mean(key, numbers)}")
 
     def at(value: int) -> Plan | None:
         return planned(plan, {"model": with_number(config, key, value)})
@@ -373,8 +373,8 @@ def _of_hardware(plan: Plan, part: str, key: str) -> _Axis:
     document = described.model_dump(mode="json", exclude_none=True)
     numbers = [k for k, v in document.items() if isinstance(v, int) and not isinstance(v, bool)]
     if key not in numbers:
-        said = f"'{key}' is no whole number of a {part.rpartition('.')[2]}"
-        raise refusal("field", f"{said}; {did_you_mean(key, numbers)}")
+        refused = f"'{key}' is no whole number of a {part.rpartition('.')[2]}"
+        raise refusal("field", f"{refused}; {did_you_mean(key, numbers)}")
 
     def at(value: int) -> Plan | None:
         changed = document | {key: value}
@@ -437,19 +437,19 @@ def of_gpus(
     Every number is judged with arrays, more and more of them at a time: more GPUs may need more
     memory each, where what they share does not divide evenly. Only of what fits is the run asked.
     """
-    found = None
-    asked = within.limits_anything or plan.together.kind != "none"
+    best = None
+    limited = within.limits_anything or plan.together.kind != "none"
     alone = planned(plan, {"together.kind": "none"}) or plan
     for start, stop in _chunks(len(values)):
         fits = swept(alone, {"cluster.gpus": list(values[start:stop])}, ["memory.fits"])
         which = [start + i for i, f in enumerate(fits["memory.fits"]) if f == 1]
-        if asked:
+        if limited:
             at = _in_time([values[i] for i in which], run, within, backwards)
             which = [] if at is None else [which[at]]
         if which and not backwards:
             return which[0]
-        found = which[-1] if which else found
-    return found
+        best = which[-1] if which else best
+    return best
 
 
 def _in_time(
@@ -469,9 +469,9 @@ def _in_time(
         return None
     eased = Within(0.0, within.cost) if backwards else Within(within.days, 0.0)
 
-    def ok(i: int, by: Within = eased) -> bool:
+    def ok(i: int, limits: Within = eased) -> bool:
         there = on(i)
-        return there is not None and not by.missed(there.seconds, there.cost)
+        return there is not None and not limits.missed(there.seconds, there.cost)
 
     def nearly(i: int) -> bool:
         there = on(i)

@@ -72,36 +72,36 @@ class Space:
     def clusters(self) -> list[Plan]:
         """The plan on each GPU and each number of them that can be booked, undivided."""
         most = self.gpus_at_most or self.plan.cluster.gpus
-        found = []
+        clusters = []
         for gpu in self.gpus or (None,):
             plan = undivided(self.plan)
             if gpu is not None and gpu != plan.gpu_name:
                 plan = plan.with_changes({"cluster.gpu": gpu, "cluster.node": None})
             for n in counts(plan, most):
                 if there := planned(plan, {"cluster.gpus": n}):  # else its host has no network, say
-                    found.append(there)
-        return found
+                    clusters.append(there)
+        return clusters
 
     def setups(self) -> list[tuple[str, Changes]]:
         """What is changed of the training itself, and what becomes of it; first nothing."""
         t = self.plan.train
-        found: list[tuple[str, Changes]] = [(TRAINING, {})]
+        setups: list[tuple[str, Changes]] = [(TRAINING, {})]
         if self.keep == TRAINING:
-            return found
+            return setups
         precisions = [w for w in words_of("train.precision") or () if w != t.precision]
         eight = [w for w in ADAMS if w != t.optimizer] if t.optimizer in ADAMS else []
-        found += [(ROUNDING, {"train.precision": w}) for w in precisions]
-        found += [(ROUNDING, {"train.optimizer": w}) for w in eight]
+        setups += [(ROUNDING, {"train.precision": w}) for w in precisions]
+        setups += [(ROUNDING, {"train.optimizer": w}) for w in eight]
         # Rounded states both ways: of other precisions those that keep no wider copy.
         pure: list[Changes] = [{}, *({"train.precision": p} for p in precisions if p in PURE)]
-        found += [(ROUNDING, {"train.optimizer": w} | e) for w in eight for e in pure if e]
+        setups += [(ROUNDING, {"train.optimizer": w} | e) for w in eight for e in pure if e]
         if self.keep == ANYTHING:
             others = [
                 w for w in words_of("train.optimizer") or () if w not in (t.optimizer, *eight)
             ]
-            found += [(ANYTHING, {"train.optimizer": w} | e) for w in others for e in pure]
-            found += [(ANYTHING, changes) for changes in adapter_changes(self.plan)]
-        return found
+            setups += [(ANYTHING, {"train.optimizer": w} | e) for w in others for e in pure]
+            setups += [(ANYTHING, changes) for changes in adapter_changes(self.plan)]
+        return setups
 
     def frameworks(self, setup: Changes) -> Iterator[Changes]:
         """Frameworks and ZeRO stages that have the precision."""
@@ -164,10 +164,10 @@ def counts(plan: Plan, most: int) -> list[int]:
     that number itself."""
     each = plan.gpus_per_node
     parts = [n for n in range(1, min(each, most + 1)) if each % n == 0]
-    found = {*parts, *range(each, most + 1, each)}
+    bookable = {*parts, *range(each, most + 1, each)}
     if most <= limits_of("cluster.gpus")[1]:
-        found.add(most)
-    return sorted(found)
+        bookable.add(most)
+    return sorted(bookable)
 
 
 def _ranks(of: int, most: int) -> list[int]:

@@ -111,9 +111,9 @@ def _every_cell(
                 progress(done, every)
             if changed is None:
                 continue
-            found = read(changed, {n: axes[n] for n in inner}, wanted)
-            known.update(found)
-            for number, value in found.items():
+            read_cells = read(changed, {n: axes[n] for n in inner}, wanted)
+            known.update(read_cells)
+            for number, value in read_cells.items():
                 cells[number][where] = value
     return cells, known
 
@@ -260,8 +260,8 @@ def _permitted(plan: Plan, path: str, values: Sequence[Any]) -> list[bool]:
     of all axes together. Every other rule allows a numeric field from some value on, or up to one,
     so that of a long axis the ends speak for all; an engine beside the trainer divides the GPUs."""
     low, high = limits_of(path)
-    whole = [isinstance(v, Integral) and not isinstance(v, bool) for v in values]
-    may = [w and low <= v <= high for v, w in zip(values, whole, strict=True)]
+    integers = [isinstance(v, Integral) and not isinstance(v, bool) for v in values]
+    may = [w and low <= v <= high for v, w in zip(values, integers, strict=True)]
     within = [v for v, m in zip(values, may, strict=True) if m]
     ends = {min(within), max(within)} if within else set()
     if plan.together.kind == "none" and all(_else_permitted(plan, path, v) for v in ends):
@@ -276,8 +276,8 @@ def _else_permitted(plan: Plan, path: str, value: Any) -> bool:
     except PlanError as e:
         sizes = plan.sizes() | {BROADCAST[path]: int(value)}
         sizes["DP"] = _data_parallel(sizes)
-        said = [rule.issue(sizes) for rule in SIZE_RULES if not rule.holds(sizes)]
-        return all(issue in said for issue in e.issues)
+        expected = [rule.issue(sizes) for rule in SIZE_RULES if not rule.holds(sizes)]
+        return all(issue in expected for issue in e.issues)
     return True
 
 
@@ -307,19 +307,19 @@ def _replicated(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence
     replica apart from those of several."""
     values, along = axes[RANKS], list(axes).index(RANKS)
     one = plan.cluster.gpus // plan.dp  # GPUs of a replica
-    found: Cells = {n: np.full(tuple(map(len, axes.values())), np.nan) for n in numbers}
+    cells_of: Cells = {n: np.full(tuple(map(len, axes.values())), np.nan) for n in numbers}
     for several in (False, True):
         which = [i for i, value in enumerate(values) if (value != one) == several]
-        own = [plan] if (plan.dp > 1) == several else []
-        plans = itertools.chain(own, (planned(plan, {RANKS: values[i]}) for i in which))
+        given = [plan] if (plan.dp > 1) == several else []
+        plans = itertools.chain(given, (planned(plan, {RANKS: values[i]}) for i in which))
         like = next(filter(None, plans), None)
         if not which or like is None:
             continue
         cells = _broadcast(like, {**axes, RANKS: [values[i] for i in which]}, numbers)
         at = tuple(which if i == along else slice(None) for i in range(len(axes)))
         for number, cell in cells.items():
-            found[number][at] = cell
-    return found
+            cells_of[number][at] = cell
+    return cells_of
 
 
 def broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any], Any]:
@@ -332,9 +332,9 @@ def broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]]) -> tuple[dict[str, 
         along = [1] * len(axes)
         along[i] = len(values)
         may = _permitted(plan, name, values)
-        whole = [value if m else 1 for value, m in zip(values, may, strict=True)]
+        valid = [value if m else 1 for value, m in zip(values, may, strict=True)]
         # Whole numbers of 64 bits would wrap around where a table reaches past 2^63 operations.
-        arrays[name] = np.asarray(whole, dtype=np.float64).reshape(along)
+        arrays[name] = np.asarray(valid, dtype=np.float64).reshape(along)
         sizes[BROADCAST[name]] = arrays[name]
         allowed = allowed & np.asarray(may, dtype=bool).reshape(along)
     sizes["DP"] = _data_parallel(sizes)
@@ -356,9 +356,9 @@ def _broadcast(plan: Plan, axes: Mapping[str, Sequence[Any]], numbers: Sequence[
         ]
         return {n: np.concatenate([half[n] for half in halves], along) for n in halves[0]}
     arrays, allowed = broadcast(plan, axes)
-    found = _read(plan, arrays, numbers)
+    read_cells = _read(plan, arrays, numbers)
     shape = tuple(map(len, axes.values()))
-    return {n: np.broadcast_to(np.where(allowed, v, np.nan), shape) for n, v in found.items()}
+    return {n: np.broadcast_to(np.where(allowed, v, np.nan), shape) for n, v in read_cells.items()}
 
 
 def varied(plan: Plan, varying: Mapping[str, Number]) -> Amounts:
@@ -390,7 +390,7 @@ def _read(
     if any(n.startswith("run.") for n in numbers):
         given["saved"] = Saved.of(plan)
     x = Values(plan=swept, hardware=plan.accelerator, **given)
-    found: dict[str, Any] = {}
+    cells: dict[str, Any] = {}
     for number in numbers:
         part, field, *word = number.split(".")
         value = getattr(getattr(x, part), field)
@@ -401,5 +401,5 @@ def _read(
             word = [link]
         for key in word:
             value = value[int(key) if key.isdigit() else key]
-        found[number] = np.nan if value is None else value
-    return found
+        cells[number] = np.nan if value is None else value
+    return cells

@@ -45,13 +45,13 @@ def waterfall(before: Plan, after: Plan) -> tuple[Change, ...]:
     here, goal = _stop(before), _stop(after)
     if here is None or goal is None:
         return ()
-    left, found = differences(before, after), []
+    left, changes = differences(before, after), []
     while left:
         fields, there = _next(here.plan, left)
-        found.append(_change(fields, here, there))
+        changes.append(_change(fields, here, there))
         here = there
         left = {path: value for path, value in left.items() if path not in fields}
-    return tuple(found)
+    return tuple(changes)
 
 
 @dataclass(frozen=True, slots=True)

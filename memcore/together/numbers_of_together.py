@@ -35,8 +35,8 @@ def _parts(book: Book, i: str) -> dict[str, list[Instant] | str]:
 
 
 def _phase(book: Book, i: str) -> Phase:
-    found: Phase = book.together.phases[int(i)]
-    return found
+    phase: Phase = book.together.phases[int(i)]
+    return phase
 
 
 def _alive(book: Book, moments: list[Instant]) -> tuple[LedgerRow, ...]:

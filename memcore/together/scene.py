@@ -84,8 +84,8 @@ class Scene:
     def states(self, step: Step) -> Instant:
         """What the trainer keeps of a model from step to step. cuBLAS's workspaces are those of
         whoever runs."""
-        kept = [(group, n) for group, n in living(step) if group is not WORKSPACES]
-        return Instant("states", "Between steps", kept)
+        states = [(group, n) for group, n in living(step) if group is not WORKSPACES]
+        return Instant("states", "Between steps", states)
 
     def forward(self, step: Step) -> Instant:
         """The fullest moment of a forward that saves nothing, besides the resting weights."""
@@ -94,7 +94,7 @@ class Scene:
         if step.sharded:
             root = [*step.at_first((step.embed.gathered, 1))]
             root += step.at_last((step.head.gathered, 1))
-        found = [
+        parts = [
             Instant(
                 "scoring",
                 "Scoring",
@@ -104,8 +104,8 @@ class Scene:
             for k, tape in enumerate(step.blocks.layers)
         ]
         if step.last:
-            found.append(Instant("scoring", "Scoring", root, window(step.blocks.head, INFERENCE)))
-        return max(found, key=lambda i: instant_bytes(i, self.amounts)[0])
+            parts.append(Instant("scoring", "Scoring", root, window(step.blocks.head, INFERENCE)))
+        return max(parts, key=lambda i: instant_bytes(i, self.amounts)[0])
 
     def update(self, step: Step) -> Instant:
         """The peak of a training step."""
@@ -139,8 +139,8 @@ def _frozen(step: Step) -> Step:
 
 def engine_plan(plan: Plan) -> Plan:
     """The engine alone: the plan's serving over its own ranks."""
-    own = plan.serve.model_copy(update={"tp": plan.engine_tp, "pp": plan.engine_pp})
-    alone = {"serve": own, "parallel": Parallel(), "together": TogetherWords()}
+    serve = plan.serve.model_copy(update={"tp": plan.engine_tp, "pp": plan.engine_pp})
+    alone = {"serve": serve, "parallel": Parallel(), "together": TogetherWords()}
     return plan.model_copy(update=alone)
 
 
@@ -172,46 +172,46 @@ def cast_of(scene: Scene) -> dict[str, Parts]:
     asleep: Parts = {name: engine[name] for name in kept}
     meanwhile = states if t.trainer == "stays" else {}
 
-    found: dict[str, Parts] = {
+    phases: dict[str, Parts] = {
         "hand-over": {
             **states, **frozen, **batch, **asleep,
             "policy": [*states["policy"], scene.arriving],
             "engine_weights": engine["engine_weights"],
         }
     }  # fmt: skip
-    found["generation"] = {**meanwhile, **frozen, **batch, **awake}
+    phases["generation"] = {**meanwhile, **frozen, **batch, **awake}
     training: Parts = {**states, **frozen, **batch, **asleep}
     if learns:
         forward = scene.forward(step)
-        found["scoring-policy"] = {**training, "policy": [*states["policy"], forward]}
+        phases["scoring-policy"] = {**training, "policy": [*states["policy"], forward]}
         if reference != "none":
-            found["scoring-reference"] = {**training, "reference": [resting, forward]}
+            phases["scoring-reference"] = {**training, "reference": [resting, forward]}
         if reward != "none":
             scoring = scene.forward(scene.critic)
-            found["scoring-reward"] = {**training, "reward": [headed, scoring]}
+            phases["scoring-reward"] = {**training, "reward": [headed, scoring]}
         if critic:
             scoring = scene.forward(scene.critic)
-            found["scoring-critic"] = {**training, "critic": [*states["critic"], scoring]}
-    found["update-policy"] = {**training, "policy": [scene.update(step)]}
+            phases["scoring-critic"] = {**training, "critic": [*states["critic"], scoring]}
+    phases["update-policy"] = {**training, "policy": [scene.update(step)]}
     if critic:
-        found["update-critic"] = {**training, "critic": [scene.update(scene.critic)]}
-    return found
+        phases["update-critic"] = {**training, "critic": [scene.update(scene.critic)]}
+    return phases
 
 
 def at_host(scene: Scene) -> dict[str, Instant]:
     """What one GPU's share in host DRAM is, at its fullest."""
     t = scene.plan.together
-    found: dict[str, Instant] = {}
+    instants: dict[str, Instant] = {}
     if t.trainer == "host":
-        found["policy"] = scene.states(scene.step)
+        instants["policy"] = scene.states(scene.step)
         if t.kind == "ppo":
-            found["critic"] = scene.states(scene.critic)
+            instants["critic"] = scene.states(scene.critic)
     if t.kind in ("grpo", "ppo"):
         if t.reference == "host" and scene.plan.train.adapter == "none":
-            found["reference"] = scene.resting(scene.step)
+            instants["reference"] = scene.resting(scene.step)
         if t.reward == "host":
-            found["reward"] = scene.resting(scene.critic)
-    return found
+            instants["reward"] = scene.resting(scene.critic)
+    return instants
 
 
 def bytes_of(scene: Scene, part: list[Instant] | str) -> int:

@@ -7,20 +7,11 @@ from collections.abc import Sequence
 
 from memcore.formats import accelerate
 from memcore.formats.draft import Around, Draft, Keys
+from memcore.formats.programs import Program
 from memcore.formats.texts import options
 from memcore.words.training import EXPANDABLE, NATIVE
 
-# Of what starts processes itself, the options that say how many in all.
-PROCESSES = {
-    **dict.fromkeys(("mpirun", "mpiexec"), ("np", "n")),
-    **dict.fromkeys(("srun", "sbatch"), ("ntasks", "n", "gpus", "G")),
-}
-
-
-STARTS = (  # which take every GPU that they see
-    *("deepspeed", "accelerate", "llamafactory-cli", "llama-server", "llama-cli", "llama-bench"),
-    "llama.cpp",  # an image of it
-)
+LAUNCHERS = Program("launchers")
 
 
 def nodes(command: Sequence[str]) -> int:
@@ -51,7 +42,7 @@ def read(command: Sequence[str], draft: Draft) -> None:
     if not each and (placed := re.search(r":([\d,]+)", str(given.get("include", "")))):
         each = len(placed[1].split(","))  # deepspeed --include worker:0,1,2,3
     words = [word.rpartition("/")[2] for word in command]
-    in_all = next((PROCESSES[word] for word in words[:1] if word in PROCESSES), ())
+    in_all = LAUNCHERS.table["processes"].get(words[0], "").split() if words else []
     whole_job = draft.count(keys, "num_processes", *in_all)
     named = re.fullmatch(r"[A-Za-z][\w-]*:(\d+)", str(given.get("gpus", "")))  # --gpus=a100:8
     if named and in_all:
@@ -76,33 +67,23 @@ def seen(commands: Sequence[Sequence[str]]) -> int:
     0 otherwise."""
     words = [word for command in commands for word in command]
     found = [word.partition("=")[2] for word in words if word.startswith("CUDA_VISIBLE_DEVICES=")]
-    starts = any(word.rpartition("/")[2].partition(":")[0] in STARTS for word in words)
+    starts = any(
+        word.rpartition("/")[2].partition(":")[0] in LAUNCHERS.names["see_all"] for word in words
+    )
     devices = found[-1].strip("'\"").split(",") if found else []
     takes = starts or len(devices) == 1  # one is all that any program has
     return len(devices) if takes and devices and devices[0][:1].isdecimal() else 0
 
 
-# What starts a job that a file describes, and the options whose files are not that.
-BY_FILE = (
-    *("axolotl", "llamafactory-cli", "trl", "tune", "swift", "xtuner", "python", "python3"),
-    *("torchrun", "accelerate", "deepspeed", "srun", "uv"),
-    "run_train.sh",  # torchtitan's, which CONFIG_FILE and NGPU are for
-)
-OTHER_FILES = (
-    *("--config_file", "--config-file", "--deepspeed", "--deepspeed_config"),
-    "--fsdp_config",
-)
-
-
 def described(command: Sequence[str]) -> str:
     """The file that describes the job that a command starts, or ''."""
-    if not any(word.rpartition("/")[2] in BY_FILE for word in command):
+    if not any(word.rpartition("/")[2] in LAUNCHERS.names["by_file"] for word in command):
         return ""
     for at, word in enumerate(command):
         option, given, value = word.partition("=")
         file = value if given else word
         before = option if given else command[at - 1] if at else ""
-        if re.search(r"\.(?:ya?ml|toml)$", file) and before not in OTHER_FILES:
+        if re.search(r"\.(?:ya?ml|toml)$", file) and before not in LAUNCHERS.names["other_files"]:
             return file
     named = re.search(r"--config[ =](\S+)", " ".join(command)) if "tune" in command else None
     return named[1] if named else ""

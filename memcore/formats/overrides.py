@@ -13,21 +13,11 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from memcore.formats import accelerate, launchers
-from memcore.formats.launchers import BY_FILE, OTHER_FILES
+from memcore.formats.launchers import LAUNCHERS
 from memcore.formats.python import GIVEN
 from memcore.formats.texts import Text, options, read_value, written
 
-# Programs whose words after them are their own, in place of a module's or a script's.
-PROGRAMS = {*BY_FILE, "vllm", "automodel"} - {"torchrun", "accelerate", "deepspeed", "srun", "uv"}
 NAMES_FILE = re.compile(r"-c|--(?:[\w.-]*[._-])?config(?:[_-]?(?:file|path))?")
-# Options of what starts processes, which stand among the others.
-OF_LAUNCH = {
-    *("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "standalone"),
-    *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "num_processes", "num_machines", "num_gpus"),
-    *("main_process_port", "machine_rank", "accelerate_config", "config", "config_name", "module"),
-    *("config_file", "config_path", "config_dir", "c", "m", "launcher", "hostfile", "include"),
-}
-TAKES_OPTIONS = (".add_argument(", "HfArgumentParser", "@dataclass", "typer.", "click.option")
 SETS = re.compile(r"\+{0,2}([A-Za-z][\w.-]*)=(.*)", re.DOTALL)
 
 
@@ -55,7 +45,9 @@ def applied(texts: Sequence[Text]) -> list[Text]:
 
 def _parses(text: Text) -> bool:
     """Whether a text is a script in Python that takes options."""
-    return text.name.endswith(".py") and any(mark in text.content for mark in TAKES_OPTIONS)
+    return text.name.endswith(".py") and any(
+        mark in text.content for mark in LAUNCHERS.listed("takes_options")
+    )
 
 
 def _with(text: Text, given: list[tuple[str, str]]) -> Text:
@@ -79,13 +71,13 @@ def _over(command: Sequence[str], by_name: dict[str, str]) -> tuple[str, list[tu
         file = by_name.get(PurePath(value if equals else word).name, "")
         own = file.endswith(".py")  # a script is named where it stands
         named = before[:1] == "-" and (own or not NAMES_FILE.fullmatch(before))
-        if not file or named or before in OTHER_FILES:
+        if not file or named or before in LAUNCHERS.names["other_files"]:
             continue
         starts = [
             n
             for n, each in enumerate(command[:at])
             if each.endswith(".py")
-            or each.rpartition("/")[2] in PROGRAMS
+            or each.rpartition("/")[2] in LAUNCHERS.names["own_words"]
             or (n and command[n - 1] in ("-m", "--module"))
         ]
         if not (starts or own or option == "CONFIG_FILE"):
@@ -97,7 +89,7 @@ def _over(command: Sequence[str], by_name: dict[str, str]) -> tuple[str, list[tu
         rest = options(each for each in words if not SETS.fullmatch(each))[1]
         pairs = {name: _text(value) for name, value in rest.items()}
         pairs |= {set_to[1]: set_to[2] for set_to in sets}
-        return file, [(k, v) for k, v in pairs.items() if k not in OF_LAUNCH]
+        return file, [(k, v) for k, v in pairs.items() if k not in LAUNCHERS.names["of_launch"]]
     return "", []
 
 

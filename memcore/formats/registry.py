@@ -20,12 +20,6 @@ CALLED = "()"  # the key of what was called, and of its arguments by place
 PLACED = "(*)"
 MAX_DEPTH = 12
 MAX_VALUES = 50_000  # of all functions of a module, those that they call each time; most have 5,000
-# How a class of recomputation is called, with the words of the TOML.
-RECOMPUTES = {
-    "FullAC": {"mode": "full"},
-    "SelectiveAC": {"mode": "selective", "selective_ac_option": "op"},
-    "MemoryBudgetAC": {"mode": "memory_budget"},
-}
 BY_MODE = "ActivationCheckpointConfig"  # before these classes, with the TOML's own keys
 CHUNKED = "ChunkedLossWrapper"
 # What holds a run, and the attention of model_registry where it is not said (gpt_oss's own).
@@ -139,13 +133,14 @@ def _document(function: str, run: Mapping[str, Any]) -> dict[str, Any]:
         each = _counts(training.get("local_batch_size")) or 1
         sections["parallelism"]["pipeline_parallel_microbatch_size"] = each
         training["local_batch_size"] = each * pieces
-    recomputes = RECOMPUTES["SelectiveAC"]  # by default
+    modes = torchtitan.TITAN.table["recomputes"]
+    recomputes = modes["SelectiveAC"]  # by default
     if "activation_checkpoint" in run:
         how = run["activation_checkpoint"]
         stated = _section(run, "activation_checkpoint")
         called = str(how.get(CALLED)).split(".")[0] if isinstance(how, Mapping) else ""
         by_mode = {"mode": "selective", **stated} if called == BY_MODE else {"mode": "none"}
-        recomputes = RECOMPUTES.get(called, by_mode)
+        recomputes = modes.get(called, by_mode)
     return {
         **sections,
         "model": {
@@ -181,18 +176,14 @@ def _counts(value: Any) -> int:
     return value if isinstance(value, int) else 0
 
 
-# Presets with the shapes of a flavour, beside those that torchtitan.py reads it as.
-SAME = {
-    "llama-3.1-8b": "llama-3-8b",
-    "llama-3.1-70b": "llama-3-70b",
-    "llama-3.3-70b": "llama-3-70b",
-}
-
-
 def flavour(plan: Plan) -> tuple[str, str]:
     """What torchtitan calls a plan's model: its folder and its flavour; two '' of one it has
     not."""
-    model = SAME.get(plan.model, plan.model) if isinstance(plan.model, str) else ""
+    model = (
+        torchtitan.TITAN.table["same"].get(plan.model, plan.model)
+        if isinstance(plan.model, str)
+        else ""
+    )
     found = (said.split() for said, preset in torchtitan.MODELS.items() if preset == model)
     folder, size = next(found, ("", ""))
     return folder, size if "x" in size or folder == "gpt_oss" else size.upper()

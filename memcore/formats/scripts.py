@@ -11,9 +11,10 @@ import re
 from typing import Any
 
 from memcore.formats import launchers, python, trainer
-from memcore.formats.draft import AUTO, Draft
+from memcore.formats.draft import AUTO, Draft, Keys
+from memcore.formats.programs import Program
 from memcore.formats.texts import module
-from memcore.words.training import ALL_LINEAR, EXPANDABLE
+from memcore.words.training import EXPANDABLE
 
 # What is called to train, and what sets up the model beside it.
 TRAINS = re.compile(
@@ -40,13 +41,7 @@ AS_STORED = (
     "no dtype: the weights are assumed to be in bf16, as stored, which transformers 5 goes by; "
     "4 loads fp32: then set train.precision to bf16-autocast"
 )
-# Where a script does not say it (unsloth 2026.10.9, models/llama.py: get_peft_model).
-UNSLOTH = (
-    ("train.lora_rank", 16, "r"),
-    ("train.lora_dropout", 0.0, "lora_dropout"),
-    ("train.lora_targets", ALL_LINEAR, "target_modules"),
-    ("train.checkpointing", "full", "use_gradient_checkpointing"),
-)
+UNSLOTH = Program("unsloth")
 SHARED = 0.5  # of a GPU, which its vLLM takes where from_pretrained says no gpu_memory_utilization
 ONE_COPY = "Unsloth's vLLM has its weights in common with what trains: here each has its own"
 LABELS = 2  # of a head where nobody says how many (transformers: PretrainedConfig.num_labels)
@@ -113,8 +108,7 @@ def read(content: str, draft: Draft) -> None:
         draft.leave("unsloth", "its own kernels are not planned: transformers' are")
         draft.otherwise(launchers.ALLOCATOR, EXPANDABLE, "unsloth_zoo's __init__.py")
     if "unsloth" in content and "get_peft_model" in content:
-        for path, value, key in UNSLOTH:
-            draft.otherwise(path, value, key)
+        UNSLOTH.read(Keys({}), draft)
         if "use_gradient_checkpointing" not in said:
             draft.otherwise(*OFFLOADED)
         draft.put("train.adapter_dtype", "fp32", "Unsloth's get_peft_model")

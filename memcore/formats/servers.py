@@ -23,8 +23,6 @@ from memcore.words.engines import ENGINES, LLAMA_CPP, VLLM, roomy
 ALL_LAYERS = 99  # of a model, as people tell llama.cpp to put all of it on the GPU
 SHARED = Program("servers_words")  # what engines have in common
 WIDE = {"bf16", "fp16", "fp32"}
-SECTIONS = {"engine_args", "engine_kwargs", "vllm_config", "server_args", "vllm_engine_args"}
-NAMED = ("model_url", "model_path", "model", "model_id")
 MAX_DEPTH, MOST = 8, 200
 
 
@@ -129,7 +127,9 @@ def _configured(values: Mapping[str, Any]) -> tuple[Server, dict[str, Any]] | No
         for each, around in level:
             if isinstance(each, Mapping):
                 own = _options(each)
-                within |= {id(inner) for name, inner in own.items() if name in SECTIONS}
+                within |= {
+                    id(inner) for name, inner in own.items() if name in SHARED.names["sections"]
+                }
                 for server in (SGLANG, VLLM_TABLE) if id(each) in within else ():
                     known = {o for row in server.rows["read"] for o in row.keys if "_" in o}
                     marks = server.names.get("own", known) & own.keys()
@@ -138,7 +138,7 @@ def _configured(values: Mapping[str, Any]) -> tuple[Server, dict[str, Any]] | No
                         more = options(map(str, extra))[1] if isinstance(extra, list) else {}
                         return server, {**around, **own, **more}
                 loads = own.get("model_loading_config")
-                named = [own.get(name) for name in NAMED]
+                named = [own.get(name) for name in SHARED.listed("named")]
                 if isinstance(loads, Mapping):
                     named = [loads.get("model_source"), loads.get("model_id"), *named]
                 model = next((name for name in named if isinstance(name, str)), None)
@@ -330,16 +330,13 @@ def _text_alone(keys: Keys) -> bool:
     """Whether a server is told to load no tower: by a switch, or by neither an image nor a video
     for a prompt (vLLM 0.33, model_executor/models/interfaces.py, _mark_tower_model: the limits of
     all that it reads are 0)."""
-    switch = keys.on(*TEXT_ALONE)
+    switch = keys.on(*SHARED.listed("text_alone"))
     limits = str(keys.values.get("limit_mm_per_prompt") or "")
     return switch or all(
         str(keys.values.get(f"limit_mm_per_prompt.{each}")) == "0"
         or re.search(rf"{each}['\"]? ?[:=] ?0\b", limits)
         for each in ("image", "video")
     )
-
-
-TEXT_ALONE = ("language_model_only", "language_only")
 
 
 def _without_tower(draft: Draft, around: Around) -> None:
@@ -522,8 +519,6 @@ def of_presets(content: str, draft: Draft) -> None:
 
 
 MODEL = re.compile(r"[/.~]?[\w.-]+(?:/[\w.-]+)+")  # a name on the hub, or a folder
-# Options of several words, which the word of the model cannot follow.
-SEVERAL = {"served_model_name", "lora_modules", "cudagraph_capture_sizes", "cuda_graph_bs"}
 
 
 def _served(command: Sequence[str], plain: Sequence[str], given: dict[str, Any]) -> str:
@@ -540,18 +535,14 @@ def _served(command: Sequence[str], plain: Sequence[str], given: dict[str, Any])
         return named[-1]
     for option, value in reversed(given.items()):
         words = value if isinstance(value, list) else [value]
-        flag = isinstance(value, str) and option.startswith(FLAGS)
+        flag = isinstance(value, str) and option.startswith(SHARED.listed("flags"))
         last = words[-1] if len(words) > 1 or flag else None
-        if option in SEVERAL or not isinstance(last, str) or last.startswith(UNSET):
+        if option in SHARED.names["several"] or not isinstance(last, str) or last.startswith(UNSET):
             continue
         if MODEL.fullmatch(last) or hub.preset(last):
             given[option] = True if flag else words[0] if len(words) == 2 else words[:-1]
             return last
     return ""
-
-
-FLAGS = ("enable_", "disable_", "no_", "trust_remote_code", "enforce_eager", "async_scheduling",
-         "language_model_only", "headless", "calculate_kv_scales", "use_")  # fmt: skip
 
 
 def _after_serve(command: Sequence[str]) -> str:
@@ -589,9 +580,6 @@ def _drafts(draft: Draft, method: Any, model: Any, tokens: Any) -> None:
 
 
 def _vllm(keys: Keys, draft: Draft) -> None:
-    on = keys.one("enable_chunked_prefill") is None or keys.on("enable_chunked_prefill")
-    chunked = on and not keys.on("no_enable_chunked_prefill")
-    draft.put("serve.prefill", "chunked" if chunked else "whole", "chunked prefill, on by default")
     text = keys.take("speculative_config")
     if text is not None or any(key.startswith("speculative_config.") for key in keys.values):
         try:
@@ -643,8 +631,6 @@ def _tokens(offline: bool, draft: Draft, around: Around) -> None:
 
 
 def _sglang(keys: Keys, draft: Draft) -> None:
-    whole_prompts = str(keys.values.get("chunked_prefill_size")) == "-1"
-    draft.put("serve.prefill", "whole" if whole_prompts else "chunked", "--chunked-prefill-size")
     method = keys.take("speculative_algorithm")
     model = keys.take("speculative_draft_model_path", "speculative_draft_model")
     keys.values["speculative_draft_model_path"] = model
@@ -716,12 +702,6 @@ def _llama(keys: Keys, draft: Draft) -> None:
     kind = str(keys.one("spec_type")).removeprefix("draft-")
     named = keys.values.get("spec_draft_model") is not None
     keys.values["spec_type"] = None if named or kind == "None" else kind
-    flash = str(keys.one("flash_attn")).lower()
-    if flash in ("off", "0", "false"):
-        draft.put("serve.attention", "eager", "--flash-attn", "off")
-    elif flash not in ("on", "1", "true", "none"):
-        draft.leave("--flash-attn", f"{shown(flash)} is none of on, off and auto")
-    draft.otherwise("serve.kv_dtype", "fp16", "--cache-type-k")
 
 
 def _values(draft: Draft) -> None:
@@ -739,10 +719,6 @@ def _all_experts(draft: Draft, around: Around) -> None:
 
 
 def _tgi(keys: Keys, draft: Draft) -> None:
-    if keys.on("sharded") and "serve.tp" not in draft.fields:
-        draft.leave(
-            "--sharded", "is over all GPUs that it sees, and no --num-shard says: set serve.tp"
-        )
     prompt, total = (
         draft.count(keys, *named)
         for named in (("max_input_tokens", "max_input_length"), ("max_total_tokens",))

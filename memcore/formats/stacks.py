@@ -11,30 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from memcore.formats.programs import Program
+
 # What decides, each by the file and by the function of a frame: the first that matches.
 LOADS, DIVIDES, STATE, STEP, BACKWARD, FORWARD = (
     *("loads", "divides", "state", "step", "backward", "forward"),
 )
-_MODULE = r"torch/nn/modules/module\.py$"
-_OPTIMIZER = r"/optim(?:izers?)?/(?!lr_)|optimizer\w*\.py$"
 DECIDES = tuple(
     (kind, re.compile(file), re.compile(function))
-    for kind, file, function in (
-        (LOADS, _MODULE, "^(?:_apply|to|to_empty|cuda|convert|half|float|bfloat16)$"),
-        (LOADS, _MODULE, "load_(?:from_)?state_dict$"),
-        (LOADS, r"torch/nn/(?:parameter|init)\.py$|/safetensors/", ""),
-        (LOADS, r"torch/nn/modules/\w+\.py$", "^__init__$"),
-        (LOADS, r"\.py$", "^(?:reset_parameters|from_pretrained|_?init_weights)$"),
-        (LOADS, r"torch/distributed/fsdp/", "^_init"),
-        (DIVIDES, "torch/distributed/fsdp/|deepspeed/runtime/zero/|megatron/core/distributed/", ""),
-        (STATE, _OPTIMIZER, "^_?init_(?:group|states?)$"),
-        (STEP, _OPTIMIZER, "step|adam|sgd|_multi_tensor|_fused"),
-        (BACKWARD, "", r"autograd::[Ee]ngine|AccumulateGrad|^backward$|_engine_run_backward"),
-        (FORWARD, r"\.py$", "^forward$"),
-        (FORWARD, _MODULE, "_call_impl$"),
-        (FORWARD, r"torch/nn/functional\.py$", ""),
-    )
-)  # fmt: skip
+    for kind, file, function in Program("stacks").table["decides"]
+)
 # Files of which no user knows what they are for: what calls them is named in their place.
 _INNER = re.compile(
     r"(?:^|/)torch/(?!nn/modules/|optim/|distributed/fsdp/)|torch/nn/modules/(?:module|container)\.py"

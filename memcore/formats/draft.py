@@ -333,8 +333,9 @@ class Draft:
             self.later.append(shared_out)
 
     def leave(self, key: str, why: str) -> None:
-        """A key that moves memory or time, and that no plan says."""
-        self.left.append(Issue(key, why))
+        """A key that moves memory or time, and that no plan says; once."""
+        if (issue := Issue(key, why)) not in self.left:
+            self.left.append(issue)
 
     def differ(self, key: str, why: str) -> None:
         """A key that places the model elsewhere than the plan does."""
@@ -414,8 +415,7 @@ class Draft:
             return positive(value) if value is not None else 0
         except UnsaidError as e:
             if isinstance(value, str) and not re.fullmatch(r"[-+]?[\d.]+", value.strip()):
-                issue = Issue(keys.named(*named), f"{shown(value)} {e}")
-                self.left += [issue] * (issue not in self.left)
+                self.leave(keys.named(*named), f"{shown(value)} {e}")
             return 0
 
 

@@ -16,7 +16,7 @@ import yaml
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.formats import accelerate, deepspeed, hub, registry, servers, trainer
-from memcore.formats.megatron import MEGATRON, MOMENTS
+from memcore.formats.megatron import MEGATRON
 from memcore.formats.programs import Program
 from memcore.formats.reading import MODEL, read_files
 from memcore.formats.servers import Server
@@ -27,7 +27,6 @@ from memcore.plan.plan import Plan, facts, field_paths, get, value_text
 from memcore.serving import server
 from memcore.units import GiB
 from memcore.words.engines import DEFAULT_SHARE, DEVICE, ENGINES
-from memcore.words.optimizers import AWARE
 from memcore.words.serving import EAGER
 from memcore.words.training import ALL_LINEAR, FRAMEWORKS, FULL_ITERATION, listed
 
@@ -129,7 +128,7 @@ def _document(program: Program, plan: Plan, own: Mapping[str, Any]) -> dict[str,
         name: own[name] if name in own else by_key[name].written(get(plan, by_key[name].to[0]))
         for name in program.listed("writes")
     }
-    document |= program.decided(plan, "written")
+    document |= program.written(plan, "written")
     if plan.train.adapter != "none":
         every = ALL_LINEAR if plan.train.lora_targets == ALL_LINEAR else None
         modules = list(listed(plan.train.lora_modules)) or every
@@ -216,14 +215,15 @@ def _megatron(plan: Plan) -> dict[str, str]:
         "recompute_method": partly,
         "recompute_num_layers": partly,
     }
-    said = MEGATRON.written(plan) | MEGATRON.written(plan, "switches") | MEGATRON.decided(plan)
+    said: dict[str, Any] = {}
+    for rows in ("read", "switches", "decided"):
+        said |= {n: v for n, v in MEGATRON.written(plan, rows).items() if v and not usual.get(n)}
     if not t.precision.startswith("fp16"):
         said["bf16"] = True  # also beside 8 bits
     if t.zero == ZERO_3:
         said |= {"use_distributed_optimizer": True, "ckpt_format": "fsdp_dtensor"}
     for name, value in said.items():
-        if value and not usual.get(name):
-            words += [f"--{_hyphens(name)}"] if value is True else [f"--{_hyphens(name)}", value]
+        words += [f"--{_hyphens(name)}"] if value is True else [f"--{_hyphens(name)}", value]
     if t.checkpointing in ("full", "selective"):
         words += ["--recompute-granularity", t.checkpointing]
     if t.checkpointing == "selective":
@@ -232,9 +232,6 @@ def _megatron(plan: Plan) -> dict[str, str]:
         words += ["--cuda-graph-impl", FULL_ITERATION, "--no-check-for-nan-in-loss-and-grad"]
     elif graphs:
         words += ["--cuda-graph-impl", "transformer_engine", "--cuda-graph-modules", *graphs]
-    if t.optimizer == AWARE:
-        words += ["--optimizer", "adam", "--use-precision-aware-optimizer"]
-        words += [w for name in MOMENTS for w in (f"--{_hyphens(name)}", "bf16")]
     return {"train.sh": _command(words)}
 
 

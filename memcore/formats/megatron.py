@@ -15,7 +15,6 @@ from memcore.formats.draft import Draft, Keys, hyphened
 from memcore.formats.programs import Program
 from memcore.formats.texts import UNSET, options
 from memcore.models import catalog
-from memcore.words.optimizers import AWARE
 from memcore.words.training import (
     ALL_LINEAR,
     ATTN,
@@ -70,7 +69,6 @@ def arguments(keys: Keys, draft: Draft) -> None:
     if draft.count(keys, "num_experts"):
         tp = draft.fields.get("parallel.tp", 1)
         draft.otherwise("parallel.etp", tp, "--expert-tensor-parallel-size")
-    _moments(keys, draft)
     _recomputation(keys, draft)
     _graphs(keys, draft)
     layers = draft.count(keys, "num_layers")
@@ -100,21 +98,6 @@ def adapt(draft: Draft, targets: set[str], key: str) -> None:
         draft.leave(key, f"{', '.join(sorted(targets))}: planned as {within}")
 
 
-def _moments(keys: Keys, draft: Draft) -> None:
-    """The optimizer whose states have fewer bits; its gradients are those of the buffer."""
-    keys.take("main_grads_dtype")
-    said = [str(keys.take(name)).rpartition(".")[2] for name in (*MOMENTS, MASTERS)]
-    if not keys.on(PRECISION_AWARE):
-        return
-    remainders = keys.written("store_param_remainders")
-    draft.leave(remainders, "masters are whole here; it keeps their lower 16 bits, by default")
-    if {*said[:2]} <= {"bf16", "bfloat16"} and said[2] in ("None", "fp32", "float32"):
-        draft.put("train.optimizer", AWARE, keys.written(PRECISION_AWARE), True)
-    else:
-        message = f"is planned with both of {', '.join(MOMENTS)} in bf16 and masters in fp32"
-        draft.leave(keys.written(PRECISION_AWARE), message)
-
-
 def _graphs(keys: Keys, draft: Draft) -> None:
     """What is replayed as CUDA graphs. Of the older options, enable_cuda_graph and
     external_cuda_graph are implementations, and a scope of full is a whole layer; with local the
@@ -141,10 +124,6 @@ def _graphs(keys: Keys, draft: Draft) -> None:
         draft.put("train.cuda_graphs", ",".join(found), key, found)
     if others := [name for name in named if name not in found]:
         draft.leave(key, f"{', '.join(others)}: is not planned")
-
-
-PRECISION_AWARE, MASTERS = "use_precision_aware_optimizer", "main_params_dtype"
-MOMENTS = ("exp_avg_dtype", "exp_avg_sq_dtype")
 
 
 def _recomputation(keys: Keys, draft: Draft) -> None:

@@ -92,11 +92,8 @@ def loss(keys: Keys, draft: Draft, towards: str, of_trl: bool, liger: bool) -> N
 def _rollouts(keys: Keys, draft: Draft) -> None:
     """Rollouts of a GPU, and who makes them (trl's GRPOConfig, axolotl's `trl` and `vllm`)."""
     prompt, answer = (draft.count(keys, f"max_{what}_length") for what in ("prompt", "completion"))
-    if prompt:
-        draft.put("serve.prompt_len", prompt, keys.written("max_prompt_length"), prompt)
-    if answer:
-        draft.put("serve.output_len", answer, keys.written("max_completion_length"), answer)
-    elif "max_length" not in keys.values:
+    METHODS.read(keys, draft, "rollouts")
+    if not answer and "max_length" not in keys.values:
         key = keys.written("max_completion_length")
         draft.otherwise("serve.output_len", ANSWER, key)
         draft.otherwise("train.seq_len", prompt + ANSWER, key)
@@ -115,18 +112,10 @@ def _rollouts(keys: Keys, draft: Draft) -> None:
 
     draft.later.append(shared_out)
     reference(keys, draft, "gpu", "beta", "rl_beta")
-    mode = str(keys.take("vllm_mode") or "colocate")
-    if not keys.on("use_vllm"):
-        draft.leave(
-            keys.written("use_vllm"), "rollouts by transformers itself are planned as vLLM's"
-        )
+    METHODS.read(keys, draft, "makers")
+    if not keys.on("use_vllm") or str(keys.take("vllm_mode") or "colocate") != "colocate":
         return
-    if mode != "colocate":
-        draft.leave(
-            keys.written("vllm_mode"), "rollouts on GPUs of their own: the trainer's are planned"
-        )
     section = keys.inner("vllm") if isinstance(keys.values.get("vllm"), Mapping) else Keys({})
-    draft.put("serve.engine", "vllm", keys.written("use_vllm"), True)
     METHODS.read(keys, draft, "engine")
     METHODS.read(section, draft, "section")
     METHODS.read(keys, draft, "usual")

@@ -61,8 +61,8 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         flat["max_seq_length"] = of_tuning["max_seq_length"]
     states = values.get("optimizer")
     if isinstance(states, Mapping):
-        known = (megatron.PRECISION_AWARE, megatron.MASTERS, *megatron.MOMENTS)
-        flat |= {name: states[name] for name in known if name in states}
+        aware = megatron.MEGATRON.listed("aware")
+        flat |= {name: states[name] for name in aware if name in states}
     if base := values.get("defaults"):
         named = shown(base if isinstance(base, str) else ", ".join(map(str, base)))
         draft.leave("defaults", f"what {named} sets, which is not in the file, is not read")

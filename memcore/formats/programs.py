@@ -184,6 +184,11 @@ class Row:
         if self.leave:
             draft.leave(key, self.leave.replace("{}", shown(given)))
 
+    @property
+    def is_read(self) -> bool:
+        """Whether its keys have a value that is read."""
+        return self.how is not None or self.on is not None or self.off is not None
+
     def written(self, value: Any) -> Any:
         """What the first of the keys says of a field's value; None where the program has no word
         for it."""
@@ -351,21 +356,18 @@ class Program:
             row.read(keys, draft)
 
     def written(self, plan: Plan, name: str = "read") -> dict[str, Any]:
-        """What the rows of one list say of a plan, by the key of each that is written."""
-        rows = (row for row in self.rows[name] if row.to and row.keys)
-        return {row.write: row.written(get(plan, row.to[0])) for row in rows}
-
-    def decided(self, plan: Plan, name: str = "decided") -> dict[str, Any]:
-        """What a file says so that the rows of one list decide as a plan does: for each field the
-        conditions of the first row that has its value."""
+        """What the rows of one list say of a plan, by the key of each that is written; of rows that
+        decide a field, the conditions of the first one that has its value."""
         found: dict[str, Any] = {}
-        fields: set[str] = set()
+        decided: set[tuple[str, ...]] = set()
         for row in self.rows[name]:
-            value = row.sets is not None and get(plan, row.to[0]) == row.sets
-            if value and row.to[0] not in fields:
-                fields.add(row.to[0])
+            value = get(plan, row.to[0]) if row.to else None
+            if row.sets is not None and row.sets == value and row.to not in decided:
+                decided.add(row.to)
                 for each in row.when:
                     found |= each.written()
+            elif row.to and row.is_read:
+                found[row.write] = row.written(value)
         return found
 
     def end(self, keys: Keys, draft: Draft) -> None:

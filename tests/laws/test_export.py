@@ -151,3 +151,9 @@ def test_megatrons_options_describe_the_model(name):
     sizes = ("hidden_size", "layers", "heads", "kv_heads", "intermediate_size", "vocab_size")
     assert [getattr(found, size) for size in sizes] == [getattr(mine, size) for size in sizes]
     assert found.traits.tied_embeddings == mine.traits.tied_embeddings
+
+
+def test_megatrons_optimizer_of_fewer_bits_is_written_and_read():
+    plan = Plan.of({"model": "llama-3-8b", "train": {**MEGATRON, "optimizer": "adamw-aware"}})
+    again, _ = written(plan, "megatron")
+    assert again.train.optimizer == "adamw-aware"

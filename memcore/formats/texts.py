@@ -46,7 +46,8 @@ _BLOCK = re.compile(
 )
 _TEMPLATE = re.compile(r"\{\{-?\s*+(?:[.$]?(?:Values)?+\.*+(\w++))?[^{}]*+\}\}")
 _ASSIGNED = re.compile(
-    r"""^[ \t]*(?:export[ ]+|local[ ]+|declare[ ]+(?:-\w+[ ]+)*)?([A-Za-z_]\w*)(\+?)=
+    r"""^[ \t]*(?:[\w*?|.-]{1,40}\)[ \t]+)?(?:export[ ]+|local[ ]+|declare[ ]+(?:-\w+[ ]+)*)?
+    ([A-Za-z_]\w*)(\+?)=
     (\$\(\([^\n]*?\)\)+|\([^()]*\)|"(?:[^"\\]|\\.)*"|'[^']*'|[^\s;"'()#]*)[ \t]*;?""",
     re.MULTILINE | re.VERBOSE,
 )
@@ -56,7 +57,8 @@ _VARIABLE = re.compile(
 )
 _SUM = re.compile(r"\$\(\(([\w\s+*/%()$-]{1,100})\)\)")
 _MAGIC = re.compile(r"^([ \t]*)[%!](?=\S).*$", re.MULTILINE)  # of a notebook: !pip, %cd
-_USED = re.compile(r"(?<=\s)(--[A-Za-z][\w-]*)[ =][\"']?\$\{?([A-Za-z_]\w*)")
+_USED = re.compile(r"(?<=\s)(--?[A-Za-z][\w-]*)[ =][\"']?\$\{?([A-Za-z_]\w*)")
+SHORT = {"-c", "-m", "-hf", "-ngl", "-b", "-ub", "-np", "-ctk", "-ctv"}  # llama.cpp's, of sizes
 _SERVED = re.compile(r"\bserve[ \t]+[\"']?\$\{?([A-Za-z_]\w*)")
 _SET = re.compile(r"[A-Za-z_]\w*\+?=(?:\(| ?-)")  # a variable set to options: no command
 _OF_SHELL = re.compile(r"\s*(?:/bin/)?(?:ba|z)?sh\s+-\w*c\s+(['\"])(.*)\1\s*", re.DOTALL)
@@ -547,7 +549,8 @@ def several(text: Text) -> dict[str, tuple[str, ...]]:
         found.setdefault(name, {}).update({"": None, value: None})
     used: dict[str, list[str]] = {}
     for option, name in _USED.findall(content):
-        used.setdefault(name, []).append(option)
+        if option.startswith("--") or option in SHORT:
+            used.setdefault(name, []).append(option)
     for name in _SERVED.findall(content):
         used.setdefault(name, []).append("model")
     options: dict[str, tuple[str, ...]] = {}

@@ -57,8 +57,6 @@ def _planned(named: str, key: str, keys: Keys, variables: Mapping[str, str], dra
     PROGRAM.read(keys, draft)
     server = Keys(dict(variables))
     PROGRAM.read(server, draft, "variables")
-    if str(server.take("OLLAMA_FLASH_ATTENTION")).lower() in ("0", "false"):
-        draft.put("serve.attention", "eager", "OLLAMA_FLASH_ATTENTION", "0")
     if layers := draft.count(keys, "num_gpu"):
         draft.later.append(placement.layers_on_gpu(layers, "PARAMETER num_gpu"))
     else:

@@ -34,7 +34,7 @@ class Server(Program):
     the model, after a word without a dash; `quantized`, those that say how weights are quantized;
     `imports` and `calls`, the module of Python that starts it and its functions that do;
     `second_tier`, the option of a cache in the host's memory; `guess`, those of who guesses tokens:
-    how, the model, how many.
+    how, the model, how many, each with '|' between its names; `guess_in`, the section they are in.
     """
 
     def __init__(self, name: str):
@@ -291,9 +291,9 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
     for option in server.listed("second_tier"):
         _second_tier(keys, draft, option)
     MORE.get(server.name, _no_more)(keys, draft)
-    if server.listed("guess"):
-        section = keys.inner("speculative_config") if server is TENSORRT else keys
-        _drafts(draft, *map(section.take, server.listed("guess")))
+    if guess := server.listed("guess"):
+        section = keys.inner(server.table["guess_in"]) if "guess_in" in server.table else keys
+        _drafts(draft, *(section.take(*each.split("|")) for each in guess))
     text_alone = _text_alone(keys)
     draft.towers = _projects(keys, draft) if server.engine == LLAMA_CPP else not text_alone
     draft.of_text = server.engine == LLAMA_CPP and not draft.towers
@@ -633,7 +633,6 @@ def _tokens(offline: bool, draft: Draft, around: Around) -> None:
 def _sglang(keys: Keys, draft: Draft) -> None:
     method = keys.take("speculative_algorithm")
     model = keys.take("speculative_draft_model_path", "speculative_draft_model")
-    keys.values["speculative_draft_model_path"] = model
     # With the token that is sure; in a chain of guesses one more than steps.
     checked = draft.count(keys, "speculative_num_draft_tokens")
     if checked > 1:
@@ -641,13 +640,6 @@ def _sglang(keys: Keys, draft: Draft) -> None:
     keys.take("speculative_eagle_topk")
     if str(method).lower() == "eagle" and model is None:
         keys.values["speculative_algorithm"] = "nextn"  # a head of the model's own
-
-
-def _tensorrt(keys: Keys, draft: Draft) -> None:
-    guess = keys.inner("speculative_config")
-    tokens = guess.take("num_nextn_predict_layers", "max_draft_len")
-    guess.values["max_draft_len"] = tokens
-    guess.values["speculative_model_dir"] = guess.take("speculative_model_dir", "speculative_model")
 
 
 def _llama(keys: Keys, draft: Draft) -> None:
@@ -736,7 +728,7 @@ def _no_more(keys: Keys, draft: Draft) -> None:
 MORE: Mapping[str, Callable[[Keys, Draft], None]] = {
     "vllm": _vllm,
     "sglang": _sglang,
-    "tensorrt-llm": _tensorrt,
+    "tensorrt-llm": _no_more,
     "llama.cpp": _llama,
     "tgi": _tgi,
 }

@@ -5,6 +5,8 @@ A table is read once, when somebody first needs it. It has
     source    what was read of the program, and its version
     read      rows: a key, and the field of the plan that it is (see Row); other lists of rows have
               names of their own, where code stands between them
+    prompt, answer    keys of the tokens of a rollout; usual_tokens: of each where nobody says it
+    prompts, answers  keys of the prompts of a step, and of the answers to each; usual_prompts
     words     by name: words of a plan, each with the program's words for it, the usual one first
     renamed   keys of another table, each with this program's names for it
     names     by name: sets of keys

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from memcore.formats import Text, programs, read_files, servers
-from memcore.formats.draft import Draft, Words
-from memcore.formats.programs import Program, Row
+from memcore.formats.draft import Draft, Keys, Words
+from memcore.formats.programs import Condition, Program, Row
 from memcore.formats.servers import SERVERS, told
 from memcore.formats.trainer import read
 from memcore.plan.plan import field_paths, words_of
@@ -68,6 +68,70 @@ def test_what_is_written_is_read_again():
         if isinstance(row.how, Words):
             for ours in set(row.how.table.values()):
                 assert row.how(row.written(ours)) == ours, (name, row.keys)
+
+
+CONDITIONS = [
+    ("fp16", {"fp16": True}, True),
+    ("fp16", {"fp16": "false"}, False),
+    ("!fp16", {}, True),
+    ("mode=none", {"mode": "none"}, True),
+    ("mode=|full", {}, True),
+    ("mode=|full", {"mode": "selective"}, False),
+    ("!mode=", {"mode": "selective"}, True),
+    ("old|new=a", {"new": "A"}, True),
+    ("rank>0", {"rank": "8"}, True),
+    ("rank>0", {}, False),
+    ("parallel.tp>1", {}, True),
+    ("parallel.pp>1", {}, False),
+    ("train.zero=3", {}, True),
+    ("!train.adapter", {}, True),
+]
+
+
+@pytest.mark.parametrize(("text", "values", "holds"), CONDITIONS)
+def test_a_condition_is_of_a_key_or_of_what_the_plan_has_so_far(text, values, holds):
+    draft = Draft(fields={"parallel.tp": 2, "train.zero": 3})
+    assert Condition.of(text).holds(Keys(values), draft) is holds
+
+
+def test_what_a_condition_writes_makes_it_hold():
+    some = 0
+    for name, row in ROWS:
+        for each in row.when:
+            if said := each.written():
+                some += 1
+                assert each.holds(Keys(said), Draft()), (name, each)
+    assert some > 60
+
+
+def a_row(**said: object) -> Row:
+    """A row of a table that no file has."""
+    program = Program("none")
+    program.__dict__["table"] = {"read": [said], "words": {"kinds": {"full": "all whole"}}}
+    return program.rows["read"][0]
+
+
+def test_a_row_has_a_section_and_what_is_told_of_other_words():
+    row = a_row(
+        to="train.checkpointing",
+        within="model.ac",
+        keys="mode",
+        **{"as": "kinds", "why": "is planned as none", "instead": "none"},
+    )
+    known, other = Draft(), Draft()
+    row.read(Keys({"model": {"ac": {"mode": "whole"}}}), known)
+    row.read(Keys({"model": {"ac": {"mode": "half"}}}), other)
+    assert known.fields == {"train.checkpointing": "full"}
+    assert other.fields == {"train.checkpointing": "none"}
+    assert [str(each) for each in other.left] == ["model.ac.mode: 'half' is planned as none"]
+
+
+def test_a_row_tells_what_no_plan_says():
+    row, draft = a_row(keys="mode", leave="{} is not planned", when="mode=all"), Draft()
+    row.read(Keys({"mode": "some"}), draft)
+    assert not draft.left
+    row.read(Keys({"mode": "all"}), draft)
+    assert [str(each) for each in draft.left] == ["mode: 'all' is not planned"]
 
 
 @pytest.mark.parametrize("program", ["transformers", "trl", "peft"])

@@ -224,8 +224,6 @@ def _megatron(plan: Plan) -> dict[str, str]:
         said |= {"use_distributed_optimizer": True, "ckpt_format": "fsdp_dtensor"}
     for name, value in said.items():
         words += [f"--{_hyphens(name)}"] if value is True else [f"--{_hyphens(name)}", value]
-    if t.checkpointing in ("full", "selective"):
-        words += ["--recompute-granularity", t.checkpointing]
     if t.checkpointing == "selective":
         words += ["--recompute-modules", *listed(t.recompute_modules)]
     if FULL_ITERATION in (graphs := listed(t.cuda_graphs)):

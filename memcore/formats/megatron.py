@@ -127,21 +127,16 @@ def _graphs(keys: Keys, draft: Draft) -> None:
 
 
 def _recomputation(keys: Keys, draft: Draft) -> None:
-    grain = str(keys.take("recompute_granularity") or "")
-    older = [keys.on(name) for name in ("checkpoint_activations", "recompute_activations")]
-    if grain == "full" or (older[0] and not grain):
-        draft.put("train.checkpointing", "full", "--recompute-granularity", grain or True)
-    elif grain == "selective" or older[1] or keys.on("moe_layer_recompute"):
+    """What a selective recomputation runs again; nothing where none of it is known."""
+    if draft.fields["train.checkpointing"] == "selective":
         named = _modules(keys)
         modules = [name for name in named if name in RECOMPUTE_MODULES]
-        word = "selective" if modules else "none"
-        draft.put("train.checkpointing", word, "--recompute-granularity", grain or True)
         if modules:
             draft.put("train.recompute_modules", ",".join(modules), keys.written(MODULES), modules)
+        else:
+            draft.fields["train.checkpointing"] = "none"
         if others := [name for name in named if name not in modules]:
             draft.leave(keys.written(MODULES), f"{', '.join(others)}: is not planned")
-    else:
-        draft.put("train.checkpointing", "none", "--recompute-granularity", "not said")
     keys.take(MODULES)  # which nothing but a selective recomputation reads
 
 

@@ -215,9 +215,7 @@ def _megatron(plan: Plan) -> dict[str, str]:
         "recompute_method": partly,
         "recompute_num_layers": partly,
     }
-    said: dict[str, Any] = {}
-    for rows in ("read", "switches", "decided"):
-        said |= {n: v for n, v in MEGATRON.written(plan, rows).items() if v and not usual.get(n)}
+    said = {n: v for n, v in MEGATRON.written(plan).items() if v and not usual.get(n)}
     if not t.precision.startswith("fp16"):
         said["bf16"] = True  # also beside 8 bits
     if t.zero == ZERO_3:

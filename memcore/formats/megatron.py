@@ -60,12 +60,10 @@ def told(keys: Keys, draft: Draft) -> None:
 
 def arguments(keys: Keys, draft: Draft) -> None:
     """What Megatron's options say."""
+    if any(str(word).startswith(UNSET) for word in keys.values.values()):
+        draft.otherwise("train.precision", "bf16-mixed", "--bf16")
     MEGATRON.read(keys, draft)
     draft.keeps_checkpoints(0, "--save-interval")
-    MEGATRON.read(keys, draft, "switches")
-    if any(str(word).startswith(UNSET) for word in keys.values.values()):
-        draft.defaults.setdefault("train.precision", ("bf16-mixed", "--bf16"))
-    MEGATRON.read(keys, draft, "decided")
     if draft.count(keys, "num_experts"):
         tp = draft.fields.get("parallel.tp", 1)
         draft.otherwise("parallel.etp", tp, "--expert-tensor-parallel-size")

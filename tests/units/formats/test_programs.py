@@ -79,6 +79,7 @@ CONDITIONS = [
     ("mode=|full", {"mode": "selective"}, False),
     ("!mode=", {"mode": "selective"}, True),
     ("old|new=a", {"new": "A"}, True),
+    ("bf16=|{}", {"bf16": {}}, True),
     ("rank>0", {"rank": "8"}, True),
     ("rank>0", {}, False),
     ("parallel.tp>1", {}, True),

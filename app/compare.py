@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import bar, charts, grid, levers, parts, rest, shared, state, tables, why
+from app import bar, charts, given, grid, levers, parts, pins, rest, shared, state, tables, why
 from app.bar import Bar
 from app.tables.compare import FIELD, FIGURE, Column
 from app.text import VERDICTS, plain
@@ -23,23 +23,19 @@ TRAINS, SERVES = "Training", "Serving"
 
 def columns() -> list[Column]:
     """The pinned plans, and the one on the page where it is none of them."""
-    pins, here = state.pins(), state.plan()
-    found = [(p.name or f"Plan {string.ascii_uppercase[i]}", p.plan, i) for i, p in enumerate(pins)]
-    every: list[tuple[str, Plan, int | None]] = [*found]
-    if all(pin.plan != here for pin in pins):
-        every.append((state.name() or THIS, here, None))
+    s = state.session()
+    pinned, here = s.pins, s.plan
+    every: list[tuple[str, Plan, int | None]] = [
+        (p.name or f"Plan {string.ascii_uppercase[i]}", p.plan, i) for i, p in enumerate(pinned)
+    ]
+    if all(pin.plan != here for pin in pinned):
+        every.append((s.name or THIS, here, None))
     names: list[str] = []
     for i, (name, _, _) in enumerate(every):  # two of a name are told apart by their letters
         taken = (*names, FIELD, FIGURE, "key", tables.PATH)
         names.append(f"{string.ascii_uppercase[i]}: {name}" if name in taken else name)
     return [
-        Column(
-            name,
-            plan,
-            shared.report(plan),
-            pin,
-            (state.calibrated(plan), state.beside_server(plan)),
-        )
+        Column(name, plan, shared.report(plan), pin, (given.step(plan), given.server(plan)))
         for name, (_, plan, pin) in zip(names, every, strict=True)
     ]
 
@@ -47,7 +43,7 @@ def columns() -> list[Column]:
 def side_by_side() -> Callable[[], tables.Rows]:
     """What makes one table of the page, for a file; also when no page is drawn. Of one plan alone
     there is none."""
-    found = columns() if state.pins() else []
+    found = columns() if state.session().pins else []
     if len(found) < 2:
         return list
     books = [shared.book(c.plan) for c in found]
@@ -93,7 +89,7 @@ def _how() -> None:
         st.button(
             "Pin this plan",
             key="compare_first",
-            on_click=state.pin,
+            on_click=pins.pin,
             icon=":material/keep:",
             type="primary",
         )
@@ -101,7 +97,7 @@ def _how() -> None:
             st.button(
                 "Compare with its best changes",
                 key="compare_best",
-                on_click=state.pin_levers,
+                on_click=pins.pin_levers,
                 args=(BEST,),
                 help=f"Up to {BEST} changes that fit, the best first, as Train has them.",
             )
@@ -112,6 +108,7 @@ def _how() -> None:
 
 def _heads(found: Sequence[Column]) -> None:
     """A name that can be written, what it is of, and what can be done with it."""
+    s = state.session()
     with st.container(key="compare_heads"):
         places = st.columns(max(2, len(found)))
     whats = [f"{c.plan.architecture.label} on {_gpus(c.plan)}" for c in found]
@@ -119,10 +116,10 @@ def _heads(found: Sequence[Column]) -> None:
     for i, (place, c) in enumerate(zip(places, found, strict=False)):
         here = c.plan == state.plan()
         with place, st.container(gap="xsmall"):
-            given = state.name() if c.pin is None else state.pins()[c.pin].name
+            named = s.name if c.pin is None else s.pins[c.pin].name
             st.text_input(
                 f"Name of plan {string.ascii_uppercase[i]}",
-                key=state.control(f"compare_name_{i}", given, _named(c.pin)),
+                key=state.control(f"compare_name_{i}", named, _named(c.pin)),
                 placeholder=c.name,
                 max_chars=MAX_NAME,
                 label_visibility="collapsed",
@@ -134,20 +131,20 @@ def _heads(found: Sequence[Column]) -> None:
                     st.button(
                         "Keep",
                         key="compare_keep",
-                        on_click=state.pin,
-                        disabled=not state.can_pin(),
+                        on_click=pins.pin,
+                        disabled=not pins.can_pin(),
                         help="Pin it: it stays here as it is while the sidebar goes on.",
                     )
                     continue
                 st.button(
                     "Open",
                     key=f"compare_take_{i}",
-                    on_click=state.take,
+                    on_click=pins.take,
                     args=(c.pin,),
                     disabled=here,
                     help="It becomes the plan on the page; that one takes its place here.",
                 )
-                st.button("Remove", key=f"compare_drop_{i}", on_click=state.unpin, args=(c.pin,))
+                st.button("Remove", key=f"compare_drop_{i}", on_click=pins.unpin, args=(c.pin,))
 
 
 def _gpus(plan: Plan) -> str:
@@ -155,7 +152,7 @@ def _gpus(plan: Plan) -> str:
 
 
 def _named(pin: int | None) -> Callable[[Any], None]:
-    return lambda text: state.rename(pin, text or "")
+    return lambda text: pins.rename(pin, text or "")
 
 
 def _bars(found: Sequence[Column]) -> None:
@@ -300,11 +297,11 @@ def _waterfall(found: Sequence[Column], base: int) -> None:
 
 def _file(found: Sequence[Column]) -> None:
     """All of it, one value a row; found when the button is pressed."""
-    here, together = (st.context.url or "").partition("?")[0], state.written()
+    here, content = (st.context.url or "").partition("?")[0], state.session().now
 
     def file() -> bytes:
         links = [f"{here}?{query_text(encode(c.plan, short=True))}" for c in found]
-        rows = tables.tidy(found, links, f"{here}?{query_text(together())}")
+        rows = tables.tidy(found, links, f"{here}?{query_text(content.query())}")
         return tables.csv(rows, tables.context(None, ""))
 
     parts.save("Comparison (CSV)", file, "memplan-compare.csv", of_plan=False)

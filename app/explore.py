@@ -11,6 +11,7 @@ import streamlit as st
 from app import (
     charts,
     exploring,
+    given,
     grid,
     parts,
     searching,
@@ -318,7 +319,7 @@ def _gpus(plan: Plan, now: Asked) -> None:
         key=state.control("explore_every", now.every, _set(now, "every")),
         label_visibility="collapsed",
     )
-    answer, by = shared.servers(plan, now.every), state.benched_moves()
+    answer, by = shared.servers(plan, now.every), given.predicted_server()
     found, s = (with_calibrated(answer, by) if by else answer).best, plan.serve
     lengths = f"{s.prompt_len:,} prompt and {s.output_len:,} output tokens"
     said = f"{s.concurrency:,} users at once of {lengths}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import explore, levers, places, rest, sidebar, start, state, strip, turns, warm, why
+from app import explore, files, levers, places, rest, sidebar, start, state, strip, turns, warm, why
 
 # Drawn here, since every named icon would be fetched from the network.
 ICON = (
@@ -48,9 +48,9 @@ def _draw(view: st.Page) -> None:
     if place == "Proof":
         view.run()
     else:
-        places.draw_drop(sidebar.dropped)
+        places.draw_drop(files.dropped)
         about = explore.about(place)
-        if view.url_path == places.FIRST and state.fresh():
+        if view.url_path == places.FIRST and state.session().fresh:
             start.ask()
         with st.sidebar:
             sidebar.draw(about, view.title)
@@ -58,5 +58,5 @@ def _draw(view: st.Page) -> None:
         levers.undo()
         view.run()
         rest.draw_at_once()
-    state.drawn()
+    state.session().controls.drawn()
     why.drawer()

@@ -153,8 +153,8 @@ def _row(
         st.button(
             "Apply",
             key=f"apply_{name}",
-            on_click=state.apply if isinstance(to, Lever) else state.replace,
-            args=(to,),
+            on_click=state.replace,
+            args=(to.plan, to.label) if isinstance(to, Lever) else (to,),
             help=f"Sets {plain(', '.join(change_texts(sets, ':')))}.",
             width=APPLY,
         )
@@ -188,7 +188,7 @@ def _named(label: str, followers: Sequence[str], but: str = "") -> str:
 def undo() -> None:
     """What was applied last, while nothing else was changed since, and the way back."""
     label = state.applied()
-    if label and not state.adjusted():  # that says so on top
+    if label and not state.session().adjusted:  # that says so on top
         with st.container(horizontal=True, vertical_alignment="center", key="applied"):
             st.markdown(f"Applied: **{plain(label)}**", width="content")
             st.button("Undo", key="undo_lever", on_click=state.undo, icon=":material/undo:")
@@ -196,7 +196,8 @@ def undo() -> None:
 
 def waterfall() -> None:
     """Between the pinned plan and this one: which change moved how many bytes and seconds."""
-    changes = state.waterfall()
+    pin, plan = state.session().pin, state.plan()
+    changes = shared.waterfall(pin, plan.model_dump_json()) if pin else ()
     now, then = state.report(), state.pinned()
     if not changes or not then or not then.memory or not now.memory:
         return

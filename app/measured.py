@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 
 import streamlit as st
 
-from app import parts, places, state, tables
+from app import given, parts, places, state, tables
 from app.line import Item
 from app.text import plain
 from memcore.errors import Issue
 from memcore.formats.memory import ALLOCATED, GpuMemory
+from memcore.plan.keys import BENCHED
 from memcore.plan.measured import MOST_SECONDS, MOST_WAIT, Measured
 from memcore.plan.plan import title_of
 from memcore.report import Memory
@@ -46,25 +47,25 @@ ABOUT_SERVER = (
 
 def section(server: bool = False) -> None:
     """What was measured and what it comes to, or a place to say it."""
-    dropped = state.bench_issues() if server else state.held() or state.held_issues()
-    parts.folded(TITLE, _content, server, unfolded=bool(_measured(server) or dropped))
+    dropped = given.not_read(BENCHED) if server else given.run() or given.not_read(given.RUN)
+    parts.folded(TITLE, _content, server, unfolded=bool(given.measured(server) or dropped))
 
 
 def as_predicted(what: str) -> None:
     """That something is as predicted, where a measured server might be taken to move it."""
-    if state.benched_moves():
+    if given.predicted_server():
         parts.small(f"**{what} as predicted**, and not as your benchmark has them.")
 
 
 def snapshot_dropped(data: bytes) -> None:
     """The page leads to what a run had in memory, by what somebody dropped."""
-    state.use_snapshot(data)
+    given.use_snapshot(data)
     _lead("time")
 
 
 def benchmark_given(text: str) -> None:
     """The page leads to what a benchmark printed, as somebody dropped or pasted it."""
-    state.use_bench(text)
+    given.use_bench(text)
     _lead("serve")
 
 
@@ -73,20 +74,16 @@ def _lead(view: str) -> None:
     places.lead(view)
 
 
-def _measured(server: bool) -> Measured | None:
-    return state.benched() if server else state.measured()
-
-
 def _calibrated(server: bool) -> Calibrated | None:
-    return state.beside_server() if server else state.calibrated()
+    return given.server() if server else given.step()
 
 
 def _content(server: bool) -> None:
-    if server and (issues := state.bench_issues()):
+    if server and (issues := given.not_read(BENCHED)):
         _not_read("This benchmark is not read.", issues)
     elif not server:
         _snapshot()
-    by = _measured(server)
+    by = given.measured(server)
     if by is None:
         _ask(server)
         return
@@ -99,7 +96,7 @@ def _content(server: bool) -> None:
             alt="Figures as predicted, and calibrated by what was measured",
         )
         parts.small(plain(calibrated.assumed))
-    if refused := state.refused_server() if server else state.refused_measured():
+    if refused := given.refused(server):
         st.warning(
             f"**It does not calibrate the plan on this page.**\n{parts.listed(refused)}",
             icon=":material/difference:",
@@ -112,7 +109,8 @@ def _content(server: bool) -> None:
         st.button(
             f"Forget the {'benchmark' if server else 'run'}",
             key=f"{key}_forget",
-            on_click=state.forget_bench if server else state.forget_measured,
+            on_click=given.forget,
+            args=(server,),
             icon=":material/close:",
         )
 
@@ -160,9 +158,9 @@ def _given(server: bool) -> None:
         return
     if server:
         state.change({"serve.arrivals": CLOSED})
-        state.bench(one / 1e3, other)
+        given.measure(True, one / 1e3, other)
     else:
-        state.measure(one, round(other * GiB))
+        given.measure(False, one, other * GiB)
 
 
 def in_strip(server: bool = False) -> Iterator[Item]:
@@ -174,7 +172,7 @@ def in_strip(server: bool = False) -> Iterator[Item]:
                 bold=seconds_text(moved.calibrated_seconds),
                 help=f"{moved.ends}. {calibrated.assumed}",
             )
-    elif issues := state.refused_server() if server else state.refused_measured():
+    elif issues := given.refused(server):
         differ = ", ".join(title_of(issue.field) for issue in issues)
         yield Item(f"not calibrated: your {'benchmark' if server else 'run'} differs in {differ}")
 
@@ -188,9 +186,9 @@ def _not_read(what: str, issues: Sequence[Issue]) -> None:
 
 def _snapshot() -> None:
     """What a run had in memory and what is planned; or why a file does not say it."""
-    if issues := state.held_issues():
+    if issues := given.not_read(given.RUN):
         _not_read("This is not read.", issues)
-    held, report = state.held(), state.report()
+    held, report = given.run(), state.report()
     if held is None or report.memory is None:
         return
     device = held.fullest

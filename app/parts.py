@@ -10,7 +10,7 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 import streamlit as st
 
-from app import charts, grid, state, tables, why
+from app import charts, given, grid, pins, state, tables, why
 from app.controls import Take
 from app.fields import field as plan_field
 from app.fields import said_of, titles
@@ -23,6 +23,7 @@ from memcore.report import Memory, Report, Run, Time
 from memcore.search.prices import own_price
 from memcore.together.generation import Generation, step_text
 from memcore.units import bytes_text, energy_text, hours_text, money_text, seconds_text
+from memcore.words.training import COPIES
 
 WORTH_SAYING = 0.01  # of host DRAM, where a loader's batches are less, or of a run's time
 
@@ -42,19 +43,19 @@ def _issue(issue: Issue) -> str:
 def pin_button() -> None:
     """Keep this plan to compare with, or let it go."""
     if state.pinned():
-        if state.can_pin():
+        if pins.can_pin():
             st.button(
                 "Add to Compare",
-                on_click=state.pin,
+                on_click=pins.pin,
                 icon=":material/splitscreen_vertical_add:",
                 key="add_button",
                 help="Keep this plan too: it becomes a column of its own on Compare.",
             )
-        st.button("Unpin", on_click=state.unpin, icon=":material/keep_off:", key="pin_button")
+        st.button("Unpin", on_click=pins.unpin, icon=":material/keep_off:", key="pin_button")
     else:
         st.button(
             "Pin this plan",
-            on_click=state.pin,
+            on_click=pins.pin,
             icon=":material/keep:",
             key="pin_button",
             help="Keep it to compare with: every figure shows its change against it.",
@@ -64,9 +65,9 @@ def pin_button() -> None:
 def addressing(url: str) -> Callable[[], str]:
     """What makes the address of this page, as long as the plan is this one; also when no page is
     drawn."""
-    query, page = state.written(), url.partition("?")[0]
+    content, page = state.session().now, url.partition("?")[0]
     slash = "" if page.count("/") > 2 else "/"
-    return lambda: f"{page}{slash}?{query_text(query())}"
+    return lambda: f"{page}{slash}?{query_text(content.query())}"
 
 
 def title() -> str:
@@ -102,6 +103,14 @@ def named(file: str) -> str:
     words = f"{plan.architecture.label} {plan.cluster.gpus} {plan.accelerator.label}"
     slug = re.sub(r"[^a-z0-9.]+", "-", words.lower()).strip("-.")[:60]
     return file.replace("memplan-", f"memplan-{slug}-", 1)
+
+
+def compute_dtype(plan: Plan) -> str:
+    """The dtype in which the plan's matrix products run."""
+    precision = COPIES.get((plan.train.framework, plan.train.precision))
+    if precision and precision.eight_bit:
+        return "fp8"
+    return "bf16" if precision is None or precision.autocast else precision.compute
 
 
 def absent(what: str) -> None:
@@ -257,8 +266,9 @@ def stream_metrics(found: Sequence[tuple[str, str, str, str]]) -> None:
 
 def lengths_upload() -> None:
     """A CSV of lengths in place of the plan's own, and why it could not be used."""
-    name = state.lengths_file()
-    with st.expander("Lengths from a file", expanded=bool(name or state.lengths_issues())):
+    _, name = given.lengths()
+    issues = given.not_read(given.LENGTHS)
+    with st.expander("Lengths from a file", expanded=bool(name or issues)):
         st.file_uploader(
             "Drop a CSV with two columns, prompt and output tokens",
             key="lengths_file",
@@ -266,17 +276,17 @@ def lengths_upload() -> None:
             help="One request a row; pairs are drawn from it at random. It stays on this machine "
             "and is not part of the link.",
         )
-        if state.lengths_issues():
+        if issues:
             kept = f"Lengths of {plain(name)} are used." if name else "The plan's are used."
             st.error(
-                f"**These lengths could not be used.** {kept}\n" + listed(state.lengths_issues()),
+                f"**These lengths could not be used.** {kept}\n" + listed(issues),
                 icon=":material/block:",
             )
         if name:
             st.button(
                 "Back to the plan's lengths",
                 key="drop_lengths",
-                on_click=state.drop_lengths,
+                on_click=given.drop_lengths,
                 icon=":material/undo:",
             )
 
@@ -284,9 +294,9 @@ def lengths_upload() -> None:
 def _lengths_dropped() -> None:
     file = st.session_state.lengths_file
     if file:
-        state.use_lengths(file.getvalue(), file.name[:80])
+        given.use_lengths(file.getvalue(), file.name[:80])
     else:
-        state.drop_lengths()
+        given.drop_lengths()
 
 
 def ledger_total(report: Report) -> None:
@@ -342,7 +352,7 @@ def download(
     It says which plan the figures are of, or, where they are about Memplan itself, only which
     Memplan."""
     plan, address = state.plan() if of_plan else None, addressing(st.context.url or "")
-    beside = (state.calibrated(), state.beside_server()) if of_plan else ()
+    beside = (given.step(), given.server()) if of_plan else ()
 
     def made() -> bytes:
         context = tables.context(plan, address() if plan else "", *beside)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from app import levers, parts, state, tables
+from app import given, levers, parts, shared, state, tables
 
 
 def furthest() -> None:
     """The longest sequence, the most sequences and the fewest GPUs."""
-    answers, plan, serve = state.answers(), state.plan(), state.report().serve
+    plan, serve = state.plan(), state.report().serve
+    answers = shared.answers(plan, "serve.arrival_rate" in state.changed())
     others = [bool(answer.value) and answer.plan != plan for answer in answers]
-    by = state.benched_moves()
-    beside = [state.beside_server(a.plan) if a.value else None for a in answers] if by else []
+    by = given.predicted_server()
+    beside = [given.server(a.plan) if a.value else None for a in answers] if by else []
     rows = tables.limits(answers, plan, serve.replicas if serve else 1, beside)
     parts.table(
         rows,

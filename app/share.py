@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import streamlit as st
 
-from app import compare, parts, shared, state
+from app import compare, given, parts, shared, state
 from app import report as one_page
 from app.text import plain
 from memcore.errors import PlanError
@@ -25,7 +25,7 @@ def draw(report: Report, about: str) -> None:
     box = st.popover("Share", icon=":material/share:", key="share", on_change="rerun")
     if not box.open:
         return
-    plan, beside, server = state.plan(), state.calibrated(), state.beside_server()
+    plan, beside, server = state.plan(), given.step(), given.server()
     by = beside or server
     link = parts.addressing(st.context.url or "")
     with box:

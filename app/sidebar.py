@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from difflib import get_close_matches
-from pathlib import PurePath
 from typing import Any
 
 import streamlit as st
 
-from app import measured, parts, places, state
+from app import files, parts, places, state
 from app.controls import Take
 from app.fields import Field, field, in_group, setting
 from app.text import plain
 from memcore.errors import Issue, PlanError, shown
-from memcore.formats import BESIDE, FAILURE, MODEL, Text, kind_of, text_of
-from memcore.formats.benches import is_bench
+from memcore.formats import Text
 from memcore.formats.hub import preset, stored
-from memcore.formats.snapshot import is_pickle
-from memcore.formats.totals import totals_in
 from memcore.models import catalog
-from memcore.models.config import parse_config
 from memcore.plan.field import GROUPS, describes
-from memcore.plan.models import NAMED
+from memcore.plan.keys import VERSION
+from memcore.plan.link import begun
 from memcore.plan.plan import (
     Plan,
     change_texts,
@@ -37,7 +32,8 @@ from memcore.plan.plan import (
     title_of,
     value_text,
 )
-from memcore.units import MiB, count_text, parse_count
+from memcore.search.change import differences
+from memcore.units import count_text, parse_count
 from memcore.words.stored import AS_PUBLISHED
 from memcore.words.word import Word
 
@@ -72,7 +68,7 @@ def draw(place: str, page: str) -> None:
     _heading("Model")
     model_search()
     _size_slider()
-    _config_file()
+    files.draw()
     _heading("Hardware")
     _hardware()
     if place == "Serve":
@@ -128,7 +124,7 @@ def _changes() -> None:
     box = st.expander(said, key="changes", on_change="rerun")
     if not box.open:
         return
-    default = state.default().document()
+    default = begun(state.session().form).document()
     with box:
         if not changed:
             parts.small("What you change is listed here, and goes back at a press.")
@@ -145,20 +141,30 @@ def _changes() -> None:
                 )
         if n > 1:
             st.button("Reset all", key="reset_all", on_click=state.begin_with, args=(Plan(),))
-        if since := state.of_old_form():
-            _old_form(since)
+        _old_form()
 
 
-def _old_form(since: Mapping[str, Any]) -> None:
-    """That the link of the plan is from when these fields had other defaults."""
+def _old_form() -> None:
+    """That the link of the plan is from when some fields had other defaults, that they still have:
+    what they are today, at a press."""
+    was, here = differences(state.DEFAULT, begun(state.session().form)), state.plan().document()
+    today = state.DEFAULT.document()
+    since = {path: get(today, path) for path, v in was.items() if get(here, path) == v}
+    if not since:
+        return
     parts.small(f"The link is of an older form: {len(since)} defaults are as they were then.")
     st.button(
         "Use today's",
         key="todays_form",
-        on_click=state.to_todays_form,
+        on_click=_to_todays_form,
         args=(since,),
         help="\n".join(f"- {plain(text)}" for text in change_texts(since, ":")),
     )
+
+
+def _to_todays_form(changes: Mapping[str, Any]) -> None:
+    state.session().form = VERSION
+    state.change(changes)
 
 
 def _marks() -> None:
@@ -320,12 +326,12 @@ def _drafter(path: str) -> None:
 def _drafter_chosen(text: str | None) -> None:
     words = field("serve.draft_model").words or {}
     if text and describes(text.strip()):
-        _use_config(text)
+        files.use_config(text)
     elif text in words:
         state.change({"serve.draft_model": text})
     elif text:
         said = f"{shown(text)} is no word; paste the config.json of a draft"
-        state.use_model(PlanError([Issue("serve.draft_model", said)]))
+        files.use_model(PlanError([Issue("serve.draft_model", said)]))
 
 
 def _weight_dtype(path: str) -> None:
@@ -432,18 +438,18 @@ def _model_chosen(text: str | None) -> None:
         dtype = stored(text)  # 'Qwen3-32B-FP8' is served as it is stored
         state.change({"model": name} | ({"serve.weight_dtype": dtype} if dtype else {}))
     elif text.lstrip().startswith("{") or " --" in text:
-        _use_texts([Text("what was pasted", text)])
+        files.use_texts([Text("what was pasted", text)])
     elif "?" in text:
-        state.open_link(text)
+        files.open_link(text)
     elif _is_size(text):
-        state.use_model({"size": text.strip()})
+        files.use_model({"size": text.strip()})
     else:
         said = f"no model is called {shown(text)}"
         near = nearest_models(text)
         if near:
             said += f"; near are {', '.join(map(_model_label, near))}"
         said += "; paste its config.json, or type a size such as 7B"
-        state.use_model(PlanError([Issue("model", said)]), near)
+        files.use_model(PlanError([Issue("model", said)]), near)
 
 
 def model_named(text: str) -> str:
@@ -483,32 +489,6 @@ def _by_label() -> Mapping[str, str]:
     return {_model_label(name).lower(): name for name in names} | names
 
 
-def _config_file() -> None:
-    with st.expander("Your own files"):
-        st.file_uploader(
-            "Drop config.json, a job's files or its error",
-            type=None,
-            accept_multiple_files=True,
-            key="config_file",
-            on_change=_files_dropped,
-            max_upload_size=places.MOST_HELD // MiB,
-            help="A Hugging Face config.json is a model. What vLLM, SGLang, llama.cpp, a Trainer, "
-            "TRL, LLaMA-Factory, axolotl, DeepSpeed, Accelerate, torchtitan or Megatron are given "
-            "is a plan: drop the files of one job together, here or anywhere on the page. "
-            "A memory snapshot or summary of PyTorch, nvidia-smi's table, or the message that "
-            "memory ran out is what a run held, and what vllm bench serve or another benchmark "
-            "printed is what a server took, beside the plan. "
-            "They stay on this machine; nothing in them is run.",
-        )
-        st.text_area(
-            "or paste it",
-            key="config_text",
-            height=100,
-            placeholder='{"model_type": "llama", ...} or vllm serve ... or CUDA out of memory ...',
-            on_change=_text_pasted,
-        )
-
-
 def _model_label(name: str) -> str:
     return _model_labels().get(name, name)
 
@@ -523,92 +503,6 @@ def _model_labels() -> Mapping[str, str]:
 def _named(path: str) -> Take:
     """A choice of a name sets this field; that nothing is chosen any more does not."""
     return lambda name: state.change({path: name}) if name else None
-
-
-def _files_dropped() -> None:
-    """Files that are dropped together are of one job. What comes later takes the place of what
-    plays the same part: another job that of the job, another config.json that of the model."""
-    every = st.session_state.config_file
-    files = [file for file in every if not is_pickle(file.getvalue())]
-    if len(files) < len(every) and every[-1] not in files:
-        measured.snapshot_dropped(every[-1].getvalue())
-        return
-    seen: dict[str, int] = st.session_state.setdefault("config_files_seen", {})
-    turn = 1 + max(seen.values(), default=0)
-    turns = [seen.setdefault(file.file_id, turn) for file in files]
-    try:
-        texts = [text_of(file.name, file.getvalue()) for file in files]
-    except PlanError:
-        _use_config(files[-1].getvalue())  # which says what is wrong with it
-        return
-    plays = [kind if (kind := kind_of(text)) in BESIDE else "the job" for text in texts]
-    last = dict(sorted(zip(plays, turns, strict=True), key=lambda pair: pair[1]))
-    found = zip(texts, plays, turns, strict=True)
-    _use_texts([text for text, part, turn in found if turn == last[part]])
-
-
-def dropped(files: Sequence[Sequence[Any]]) -> None:
-    """Files that were dropped together on the page, as `places.draw` gives them, are of one job. A
-    pickle is what a run held; of a file that is too long only its length is here."""
-    if pickles := [base64.b64decode(held) for _, _, held, *_ in files if held]:
-        measured.snapshot_dropped(pickles[-1])
-        return
-    if long := [(name, size) for name, _, _, size in files if size > places.MOST_TEXT]:
-        most = f"bytes; read are at most {places.MOST_TEXT:,}"
-        state.use_model(PlanError(Issue(name, f"has {size:,} {most}") for name, size in long))
-        return
-    try:
-        texts = [text_of(name, content.encode()) for name, content, *_ in files]
-    except PlanError:
-        _use_config(files[-1][1])  # which says what is wrong with it
-        return
-    _use_texts(texts)
-
-
-def _text_pasted() -> None:
-    text = st.session_state.config_text
-    if not text.strip():
-        return
-    try:  # the box itself has no limit: it would drop a longer text without a word
-        _use_texts([Text("what was pasted", text)])
-    except PlanError as e:
-        state.use_model(e)
-
-
-def _use_texts(texts: Sequence[Text]) -> None:
-    """A config.json is the model of this plan; files of other programs are a plan, and what is no
-    JSON at all is refused as one of them. What a run held, and what a benchmark of a server said,
-    stand beside the plan."""
-    kinds = {kind_of(text) for text in texts}
-    own = ("", FAILURE) if kinds <= {"", FAILURE} else ("",)  # beside a job it is the job's
-    held = [text for text in texts if kind_of(text) in own and totals_in(text.content)]
-    if held:
-        measured.snapshot_dropped(held[-1].content.encode())
-        if not (texts := [text for text in texts if text not in held]):
-            return
-    speeds = [text for text in texts if kind_of(text) == "" and is_bench(text.content)]
-    if speeds:
-        measured.benchmark_given(speeds[-1].content)
-        if not (texts := [text for text in texts if text not in speeds]):
-            return
-    alone = [text for text in texts if not text.name.lower().endswith(".json")]
-    others = [text for text in alone if text.content.lstrip()[:1] not in "{["]
-    if others or any(kind_of(text) not in ("", MODEL) for text in texts):
-        state.open_files(texts)
-    elif texts:
-        _use_config(texts[-1].content, texts[-1].name)
-
-
-def _use_config(text: str | bytes, file: str = "") -> None:
-    """A config.json is the model, called as its file is where it does not say; but nearly all of
-    them are called config."""
-    try:
-        config, path = parse_config(text), PurePath(file)
-        if path.suffix == ".json" and not path.stem.startswith("config"):
-            config.setdefault(NAMED, path.stem)
-        state.use_model(config)
-    except PlanError as e:
-        state.use_model(e)
 
 
 # --- hardware and examples -----------------------------------------------------------------------

@@ -7,7 +7,7 @@ from functools import partial
 
 import streamlit as st
 
-from app import parts, shared, state, stream
+from app import given, parts, shared, state, stream
 from memcore.stream import Load, Stream
 
 
@@ -60,11 +60,12 @@ def _charts(found: Stream) -> None:
 
 def requests() -> None:
     """The plan's stream of requests, by how the cache is handed out."""
-    found, plan = state.stream(), state.plan()
+    plan, (lengths, file) = state.plan(), given.lengths()
+    found = shared.stream(plan, lengths)
     if not found:
         parts.absent("A stream of requests")
         return
-    parts.small(parts.plain(stream.asked(found, plan, state.lengths_file())))
+    parts.small(parts.plain(stream.asked(found, plan, file)))
     for note in found.notes:
         parts.small(parts.plain(note))
     if not stream.served(found):
@@ -115,7 +116,7 @@ def _chart(found: Sequence[Load]) -> None:
 
 def rates() -> None:
     """What requests feel at one rate after another."""
-    loads = state.loads()
+    loads = shared.loads(state.plan(), given.lengths()[0])
     if not loads:
         parts.absent("A stream of requests")
         return

@@ -14,8 +14,8 @@ from app.fields import in_words
 from app.line import Item
 from app.text import VERDICTS, plain
 from memcore.models import catalog
-from memcore.plan.link import NOT_HELD, is_held
-from memcore.plan.plan import Plan
+from memcore.plan.link import NOT_HELD, is_held, nearest
+from memcore.plan.plan import Plan, change_texts, get
 from memcore.report import Memory, Report, Run, Serve, TogetherMemory
 from memcore.search.prices import own_price
 from memcore.serving.notes import serving_notes
@@ -87,7 +87,7 @@ def _title(serve: Serve | None, together: TogetherMemory | None) -> None:
 
 
 def _link_warnings() -> None:
-    issues = state.link_issues()
+    issues = state.session().link_issues
     if issues:
         st.warning(
             "**Part of this link could not be used; the rest of it is shown.**\n"
@@ -98,42 +98,43 @@ def _link_warnings() -> None:
 
 def _problems() -> None:
     """Why the widgets do not make a plan, and two ways out."""
-    issues = state.problems()
-    if state.adjusted():
-        st.info(
-            f"**The plan was fitted to {plain(state.adjusted_to())}.**\n"
-            + parts.listed(state.adjusted()),
-            icon=":material/tune:",
-        )
-        if state.applied():
-            st.button("Undo", key="undo_wish", on_click=state.undo, icon=":material/undo:")
-    if not issues:
+    s = state.session()
+    if s.adjusted:
+        fitted = f"**The plan was fitted to {plain(state.applied())}.**\n"
+        st.info(fitted + parts.listed(s.adjusted), icon=":material/tune:")
+        st.button("Undo", key="undo_wish", on_click=state.undo, icon=":material/undo:")
+    if not s.problems:
         return
-    unchanged = state.is_unchanged()
-    said = (
-        "That could not be used; the plan is as it was"
-        if unchanged
-        else "This combination cannot be run; the last valid plan is shown"
-    )
-    st.error(f"**{said}.**\n" + parts.listed(issues), icon=":material/block:")
-    if unchanged:
-        with st.container(horizontal=True):
-            for name in state.suggested():
-                label = str(catalog.model_entry(name)["label"])
-                changes = ({"model": name},)
-                st.button(label, key=f"near_{name}", on_click=state.change, args=changes)
-        return
-    plan, mended = state.repaired()
+    if unchanged := s.draft == s.plan.document():  # what was not valid did not enter it
+        said = "That could not be used; the plan is as it was"
+    else:
+        said = "This combination cannot be run; the last valid plan is shown"
+    st.error(f"**{said}.**\n" + parts.listed(s.problems), icon=":material/block:")
     with st.container(horizontal=True):
-        st.button("Undo the change", key="undo", on_click=state.undo_draft, icon=":material/undo:")
-        st.button(
-            "Use the nearest valid plan",
-            key="nearest",
-            on_click=state.use_nearest,
-            args=(plan, mended),
-            help=parts.listed(mended),
-            icon=":material/build:",
-        )
+        if not unchanged:
+            _ways_out(s)
+        for name in s.suggested if unchanged else ():
+            label = str(catalog.model_entry(name)["label"])
+            changes = ({"model": name},)
+            st.button(label, key=f"near_{name}", on_click=state.change, args=changes)
+
+
+def _ways_out(s: state.Session) -> None:
+    """Back to the last valid plan, or on to the nearest one that keeps what was set last."""
+    plan, mended = nearest(s.draft, s.asked)
+    wish = " and ".join(change_texts({path: get(plan.document(), path) for path in s.asked}))
+    back, near = (s.plan,), (plan, wish, mended)
+    st.button(
+        "Undo the change", key="undo", on_click=state.replace, args=back, icon=":material/undo:"
+    )
+    st.button(
+        "Use the nearest valid plan",
+        key="nearest",
+        on_click=state.replace,
+        args=near,
+        help=parts.listed(mended),
+        icon=":material/build:",
+    )
 
 
 # --- the verdict and the figures -----------------------------------------------------------------

@@ -68,7 +68,7 @@ def link(
 def of_row(path: str, column: str) -> None:
     """A callback: the number in this column of the row of `path`, or else that of the row."""
     of_cell = f"{path}.{tables.FIELDS.get(column, '')}"
-    opened(of_cell if state.book().explained(of_cell) else path)
+    opened(of_cell if shared.book(state.plan()).explained(of_cell) else path)
 
 
 def marked(key: str, take: Callable[[Any], None]) -> None:

@@ -28,7 +28,7 @@ if report.time and report.run:
     with right:
         st.markdown("##### Roofline")
         parts.chart(
-            charts.roofline(report.time.operations, plan.accelerator, state.compute_dtype()),
+            charts.roofline(report.time.operations, plan.accelerator, parts.compute_dtype(plan)),
             key="roofline",
             alt="Operations by arithmetic intensity and achieved FLOP per second",
         )

@@ -61,7 +61,7 @@ if report.memory:
                 columns=("name", "size", "why", "shape", "count", "dtype"),
             )
             parts.small("All of them, with lifetime and source, are at *Tensors*.")
-    if state.fresh():
+    if state.session().fresh:
         parts.folded("Worked plans", start.cards)
     parts.folded("Overhead outside the allocator", parts.overheads, report.memory)
     with place:

@@ -139,7 +139,7 @@ class Row:
     write   the key that is written of a plan: the first, if nothing is said
     within  the section of the file that the keys are in, by its path
     when    conditions, which all must hold, or the row says nothing
-    leave   what is told of the key as what no plan says
+    leave   what is told of the key as what no plan says; {} stands for its value
     """
 
     to: tuple[str, ...]
@@ -184,7 +184,7 @@ class Row:
         for path in self.to if self.usually is not None else ():
             draft.otherwise(path, self.usually, self.by or keys.written(self.keys[0]))
         if self.leave:
-            draft.leave(key, self.leave.replace("{}", shown(given)))
+            draft.leave(key, self.leave.replace("{}", shown(given)[1:-1]))
 
     @property
     def is_read(self) -> bool:

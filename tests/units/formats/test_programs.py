@@ -128,7 +128,7 @@ def test_a_row_has_a_section_and_what_is_told_of_other_words():
 
 
 def test_a_row_tells_what_no_plan_says():
-    row, draft = a_row(keys="mode", leave="{} is not planned", when="mode=all"), Draft()
+    row, draft = a_row(keys="mode", leave="'{}' is not planned", when="mode=all"), Draft()
     row.read(Keys({"mode": "some"}), draft)
     assert not draft.left
     row.read(Keys({"mode": "all"}), draft)

@@ -56,7 +56,7 @@ from memcore.formats.texts import (
     over,
     several,
 )
-from memcore.formats.undecided import SINCE, undecided
+from memcore.formats.undecided import SINCE, undecided, with_fullest_version
 from memcore.models import cards, catalog, quantization, unplanned
 from memcore.models.config import parse_config
 from memcore.models.families import drafts
@@ -306,6 +306,8 @@ def read_files(
             instead = f"{value_text(ADAPTER, LORA)} is used in place of {was}"
             plan, mended = other, [Issue(ADAPTER, instead), *changes]
     plan = placement.fitted(plan, draft)
+    if plan.about == SERVE and not versioned:
+        plan = with_fullest_version(plan)
     if plan.about == SERVE and "serve.concurrency" not in draft.fields:
         plan = _as_many_as_fit(plan, assumed)
     if reason := _another_job(draft, plan):

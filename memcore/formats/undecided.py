@@ -18,7 +18,7 @@ from memcore.plan.repair import planned, settled
 from memcore.serving.serve import servable, serve
 from memcore.training.training import Training
 from memcore.units import bytes_text
-from memcore.words.engines import other_versions
+from memcore.words.engines import ENGINES, other_versions
 from memcore.words.jobs import SERVE
 from memcore.words.stored import AS_KEYS
 
@@ -51,6 +51,18 @@ def undecided(plan: Plan, told: Collection[str]) -> list[Undecided]:
     rows = [row for path in _open(plan, told) if (row := _row(plan, path, told, now))]
     rows.sort(key=lambda row: (not row[1].decides, -row[0]))
     return [row for _, row in rows[:MOST]]
+
+
+def with_fullest_version(plan: Plan) -> Plan:
+    """A plan of a server with the version of its engine's program that takes the most memory, where
+    versions differ by much: what fits in it fits in all of them."""
+    now = _memory(plan)
+    for other in other_versions(plan.serve.engine) if now else ():
+        changed = _with(plan, ENGINE, other)
+        then = _memory(changed) if changed else None
+        if changed and then and now and then[0] > (1 + MUCH) * now[0]:
+            plan, now = changed, then
+    return plan
 
 
 def _open(plan: Plan, told: Collection[str]) -> Iterator[str]:
@@ -95,7 +107,8 @@ def _row(
     texts = [_end(path, each, *moved[each], fits) for each in moved if each in ends]
     if not texts:
         return None
-    since = "since no file says its version" if path == ENGINE else SINCE
+    fullest = " and it takes the most" * all(other[0] < 0 for other in moved.values())
+    since = f"since no file says its version{fullest}" if path == ENGINE else SINCE
     said = f"{value_text(path, value)}, {since}; {', '.join(texts)}"
     decides = any(moved[each][1] != fits for each in ends)
     return max(abs(moved[each][0]) for each in ends), Undecided(Issue(path, said), decides)
@@ -109,7 +122,8 @@ def _with(plan: Plan, path: str, other: Any) -> Plan | None:
 def _end(path: str, other: Any, moved: int, fits: bool, before: bool) -> str:
     more = "more" if moved > 0 else "less"
     verdict = "" if fits == before else " (which fits)" if fits else " (which does not fit)"
-    return f"{value_text(path, other)} would be {bytes_text(abs(moved))} {more}{verdict}"
+    name = ENGINES[other].versions if path == ENGINE else value_text(path, other)
+    return f"{name} would be {bytes_text(abs(moved))} {more}{verdict}"
 
 
 def _memory(plan: Plan) -> tuple[int, bool] | None:

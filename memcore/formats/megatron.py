@@ -44,11 +44,16 @@ def recognise(command: Sequence[str]) -> bool:
     return len(MEGATRON.names["marks"] & given.keys()) >= 3
 
 
+def trains(command: Sequence[str]) -> bool:
+    """Whether a command with Megatron's options trains: a script may convert a checkpoint first."""
+    return recognise(command) and not any(OTHERS.search(word) for word in command)
+
+
 def read(command: Sequence[str], draft: Draft) -> None:
     """What the command says."""
-    other = next((word for word in command if OTHERS.search(word)), "")
-    if other:
-        draft.leave(other, "generates or evaluates: a training step of its model is planned")
+    if other := next((word for word in command if OTHERS.search(word)), ""):
+        message = "generates, evaluates or converts, and trains nothing: give a command that trains"
+        raise PlanError([Issue(other, message)])
     told(Keys(options(command)[1], hyphened), draft)
 
 

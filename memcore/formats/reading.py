@@ -109,6 +109,7 @@ COMMANDS: tuple[
     ("OpenRLHF", openrlhf.starts, openrlhf.launched),
     ("ms-swift", swift.starts, swift.launched),
     ("slime", slime.starts, slime.launched),
+    ("Megatron", megatron.trains, megatron.read),
     ("Megatron", megatron.recognise, megatron.read),
     ("Trainer", trainer.starts, trainer.launched),
 )
@@ -295,7 +296,7 @@ def read_files(
         _job(document, draft, assumed)
     # Where not all can be kept the last is: an adapter decides more than any other field.
     asked = sorted(("model", *draft.fields), key=lambda path: path == "train.adapter")
-    why = {issue.field: issue.message for issue in issues_in(document)}
+    wrong = issues_in(document)
     plan, mended = nearest(document, asked)
     if plan.train.adapter == "none" and get(document, ADAPTER) not in ("none", LORA):
         # An adapter that no plan has is nearer to LoRA than to training every weight.
@@ -312,13 +313,9 @@ def read_files(
         plan = _as_many_as_fit(plan, assumed)
     if reason := _another_job(draft, plan):
         # What is trained, or by what, is another question: none is answered.
-        reasons = why.items() or [(reason, "it is not planned with the rest")]
-        raise PlanError(Issue(path, message) for path, message in reasons)
-    alone = next(iter(why.items())) if len(why) == 1 else None  # why all of it was changed
-    changed = []
-    for i in mended:
-        since = why.get(i.field) or (f"{alone[0]}: {alone[1]}" if alone else "")
-        changed.append(Issue(i.field, f"{i.message}, since {since}") if since else i)
+        reasons = {i.field: i.message for i in wrong} or {reason: "it is not planned with the rest"}
+        raise PlanError(Issue(path, message) for path, message in reasons.items())
+    changed = [_reasoned(issue, plan, wrong) for issue in mended]
     said = tuple(draft.said)
     left, unread = tuple(draft.left), tuple(dict.fromkeys(draft.unread))
     given = {*kinds.values(), *(PurePath(name).name for name in kinds)}
@@ -489,8 +486,9 @@ def _another_job(draft: Draft, plan: Plan) -> str:
     said = draft.fields
     if said.get(ADAPTER, "none") != "none" and plan.train.adapter == "none":
         return ADAPTER
-    other = said.get(FRAMEWORK) == MEGATRON != plan.train.framework
-    return FRAMEWORK if other else ""
+    # Megatron-DeepSpeed's commands name both.
+    same = plan.train.framework in (said.get(FRAMEWORK, plan.train.framework), MEGATRON)
+    return "" if same else FRAMEWORK
 
 
 def _within(file: str, key: str) -> str:
@@ -750,6 +748,22 @@ def _unknown(model: str) -> str:
 
 
 BY_OPTION = "on the command line by --model"
+MISSING = object()  # is no value of a plan
+
+
+def _reasoned(issue: Issue, plan: Plan, wrong: Sequence[Issue]) -> Issue:
+    """What was changed, with what was wrong: what names the change as a remedy, at the same field
+    if it can be, else what stands there, else what alone was wrong."""
+
+    def mends(each: Issue) -> bool:
+        return any(r.get(issue.field, MISSING) == get(plan, issue.field) for r in each.remedies)
+
+    nearest_first = sorted(wrong, key=lambda i: (not mends(i), i.field != issue.field))
+    since = next(iter(nearest_first), None)
+    if since is None or not (mends(since) or since.field == issue.field or len(wrong) == 1):
+        return issue
+    where = "" if since.field == issue.field else f"{since.field}: "
+    return Issue(issue.field, f"{issue.message}, since {where}{since.message}")
 
 
 def _cluster(
@@ -775,6 +789,9 @@ def _cluster(
         least = int(draft.fields.get("together.engine_tp", 1))
         ranks = least if alone else _enough(draft, cluster["gpus"])
         assumed.append(Issue("cluster.gpus", f"{ranks}, since no file says how many"))
+    elif not gpus:
+        machines = f", on {draft.nodes} machines" if draft.nodes > 1 else ""
+        draft.said.append(Said("processes that it starts", f"{ranks}{machines}", "cluster.gpus"))
     cluster["gpus"] = ranks
     if not gpus and draft.nodes > 1 and ranks % draft.nodes == 0:
         cluster["gpus_per_node"] = ranks // draft.nodes

@@ -139,14 +139,22 @@ def test_a_job_is_read(name):
     assert not {"enabled", "policy", "grpo"} & {*read.unread}
 
 
-def test_a_script_of_megatrons_that_generates_is_told():
-    command = (
-        "torchrun tools/run_text_generation_server.py --num-layers 32 --hidden-size 4096 "
-        "--num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 --swiglu "
-        "--normalization RMSNorm --vocab-size 32000 --position-embedding-type rope --bf16"
-    )
-    read = found(("job.sh", command))
-    assert any("generates or evaluates" in issue.message for issue in read.left)
+GENERATES = (
+    "torchrun tools/run_text_generation_server.py --num-layers 32 --hidden-size 4096 "
+    "--num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 --swiglu "
+    "--normalization RMSNorm --vocab-size 32000 --position-embedding-type rope --bf16"
+)
+
+
+def test_a_script_of_megatrons_that_only_generates_is_no_training():
+    with pytest.raises(PlanError, match="trains nothing"):
+        found(("job.sh", GENERATES))
+
+
+def test_what_trains_is_read_of_a_script_that_generates_too():
+    trains = GENERATES.replace("tools/run_text_generation_server", "pretrain_gpt")
+    wide = trains.replace("--seq-length 4096", "--seq-length 8192")
+    assert found(("job.sh", f"{GENERATES}\n{wide}")).plan.train.seq_len == 8192
 
 
 SLIME = """

@@ -15,7 +15,8 @@ from memcore.formats.draft import Draft, Keys, UnsaidError, number
 from memcore.formats.programs import Program
 
 NEOX = Program("gpt-neox")
-VOCABULARY = 50_432  # of the 20B tokenizer, padded
+# Of the tokenizers, padded: GPT-2's, which is the default, and that of GPT-NeoX-20B.
+VOCABULARIES = {"GPT-2": 50_304, "GPT-NeoX-20B": 50_432}
 
 
 def recognise(values: Mapping[str, Any]) -> bool:
@@ -69,8 +70,10 @@ def _config(keys: Keys, draft: Draft) -> dict[str, Any] | None:
         raise PlanError([Issue("pos-emb", message)])
     vocabulary = draft.count(keys, "padded_vocab_size", "vocab_size")
     if not vocabulary:
-        vocabulary = VOCABULARY
-        draft.leave("vocab-file", f"not read; {vocabulary:,} tokens are taken, as GPT-NeoX-20B has")
+        by_gpt2 = str(keys.take("tokenizer_type") or "GPT2").startswith(("GPT2", "HFGPT2"))
+        whose = "GPT-2" if by_gpt2 else "GPT-NeoX-20B"
+        vocabulary = VOCABULARIES[whose]
+        draft.leave("vocab-file", f"not read; {vocabulary:,} tokens are taken, as {whose} has")
     norm, activation = (str(keys.one(name) or usual) for name, usual in (
         ("norm", "layernorm"), ("activation", "gelu")))  # fmt: skip
     common = {

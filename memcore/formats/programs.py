@@ -61,6 +61,7 @@ READS: Mapping[str, Callable[[Any], Any]] = {
     "whole": whole,
     "number": number,
     "share": share,
+    "nine_tenths": lambda value: 0.9 * share(value),
     "flag": flag,
     "chunk": _chunk,
     "place": _place,

@@ -216,11 +216,13 @@ def test_gpt_neox_s_file():
     read = found(NEOX, "160M.yml")
     assert set(read.kinds.values()) == {"GPT-NeoX"}
     model, train = read.plan.architecture, read.plan.train
-    assert (model.family, model.layers, model.vocab_size) == ("gpt_neox", 12, 50_432)
+    assert (model.family, model.layers, model.vocab_size) == ("gpt_neox", 12, 50_304)
     assert (model.rotary_dim, model.traits.tied_embeddings) == (16, False)
     assert (train.framework, train.zero, train.checkpointing) == ("deepspeed", 1, "full")
     assert (train.micro_batch, train.grad_accumulation, train.seq_len) == (4, 2, 2048)
-    assert any("50,432" in issue.message for issue in read.left)
+    assert any("50,304" in issue.message for issue in read.left)
+    of_20b = NEOX.replace('"norm"', '"tokenizer_type": "HFTokenizer", "norm"')
+    assert found(of_20b, "160M.yml").plan.architecture.vocab_size == 50_432
     cut = found(NEOX.replace('parallel-size": 1', 'parallel-size": 2'), "160M.yml")
     assert any("works on 4 times" in issue.message for issue in cut.left)
     assert (cut.plan.parallel.tp, cut.plan.parallel.pp) == (1, 1)

@@ -244,6 +244,7 @@ class Draft:
     unsure    why the file that was read last may be of another program, or ''
     wants     other files that these name, by name what they are
     ranks     processes that a launcher starts, in all; nodes: on so many machines; 0: nobody says
+    noted     what a comment says of GPUs, which is told where nothing else says them
     batch     sequences of a step over all ranks; 0: nobody says
     each      sequences of one example: two of a pair
     defaults  by field what a program does where no file says it, and the key that would
@@ -271,6 +272,7 @@ class Draft:
     unsure: str = ""
     wants: dict[str, str] = field(default_factory=dict)
     ranks: int = 0
+    noted: str = ""
     nodes: int = 0
     batch: int = 0
     each: int = 1

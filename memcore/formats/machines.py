@@ -21,6 +21,23 @@ def asked(content: str) -> tuple[str, str, str]:
     return "", "", ""
 
 
+# A comment that counts GPUs: "for 64 A100 GPUs", "4x H100 80GB", "16 nodes of 8 H100s".
+COMMENT = re.compile(
+    r"^[ \t]*+#[^\n]{0,120}?(?<![\w.])((?:(\d{1,4}) nodes? of )?(\d{1,4}) ?[x×*]? ?(?:NVIDIA )?"
+    r"((?:RTX )?[A-Z]{0,3}\d{2,4}[A-Z]{0,2}?)s?)\b",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+def noted(content: str) -> tuple[str, int]:
+    """What a comment of a text says of GPUs that a preset has, and how many they are; '' and 0
+    where none does."""
+    for said, nodes, each, name in COMMENT.findall(content[:MOST_LOOKED_AT]):
+        if cards.preset(name):
+            return said, int(nodes or 1) * int(each)
+    return "", 0
+
+
 def _numbers(name: str, content: str) -> list[int]:
     return [int(found) for found in re.findall(PLACES.table[name], content, re.MULTILINE)]
 

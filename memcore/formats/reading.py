@@ -382,6 +382,11 @@ def _unsure(text: Text, kind: str, draft: Draft) -> None:
         nodes, each = machines.counted(text.content)
         draft.nodes = max(draft.nodes, nodes)
         draft.ranks = max(draft.ranks, each * max(1, draft.nodes))
+    draft.noted = draft.noted or machines.noted(text.content)[0]
+    if kind == "torchtitan" and not draft.ranks and (run := machines.noted(text.content))[1]:
+        # Its own files begin with "this toml config is a preset for 64 A100 GPUs".
+        draft.ranks = run[1]
+        draft.leave("a preset for", f"is a note of the file: {run[0]}")
     if kind == "torchtune" and (run := TUNE_RUN.search(text.content[:MAX_HEAD])):
         draft.ranks = max(draft.ranks, int(run[1]))
         draft.leave("tune run", f"is a note of the file: the {run[1]} processes that it starts")
@@ -771,6 +776,7 @@ def _cluster(
 ) -> None:
     """The machines: what somebody says, what a launcher says, or the default, which is told."""
     cluster, ranks = document["cluster"], gpus or draft.ranks
+    beside = f"; a comment has {shown(draft.noted)}" if draft.noted else ""
     named = draft.fields.pop("cluster.gpu", "")
     if gpu:
         draft.said = [said for said in draft.said if said.field != "cluster.gpu"]
@@ -783,12 +789,12 @@ def _cluster(
         message = f"{alike[0]}, which has the memory that the message says{others}"
         assumed.append(Issue("cluster.gpu", message))
     else:
-        assumed.append(Issue("cluster.gpu", f"{cluster['gpu']}, since no file says which"))
+        assumed.append(Issue("cluster.gpu", f"{cluster['gpu']}, since no file says which{beside}"))
     if not ranks:
         alone = draft.fields.get("train.framework", "pytorch") == "pytorch"
         least = int(draft.fields.get("together.engine_tp", 1))
         ranks = least if alone else _enough(draft, cluster["gpus"])
-        assumed.append(Issue("cluster.gpus", f"{ranks}, since no file says how many"))
+        assumed.append(Issue("cluster.gpus", f"{ranks}, since no file says how many{beside}"))
     elif not gpus:
         machines = f", on {draft.nodes} machines" if draft.nodes > 1 else ""
         draft.said.append(Said("processes that it starts", f"{ranks}{machines}", "cluster.gpus"))

@@ -382,11 +382,12 @@ def _unsure(text: Text, kind: str, draft: Draft) -> None:
         nodes, each = machines.counted(text.content)
         draft.nodes = max(draft.nodes, nodes)
         draft.ranks = max(draft.ranks, each * max(1, draft.nodes))
-    draft.noted = draft.noted or machines.noted(text.content)[0]
-    if kind == "torchtitan" and not draft.ranks and (run := machines.noted(text.content))[1]:
+    noted, counted = machines.noted(text.content)
+    draft.noted = draft.noted or noted
+    if kind == "torchtitan" and not draft.ranks and counted:
         # Its own files begin with "this toml config is a preset for 64 A100 GPUs".
-        draft.ranks = run[1]
-        draft.leave("a preset for", f"is a note of the file: {run[0]}")
+        draft.ranks = counted
+        draft.leave("a preset for", f"is a note of the file: {noted}")
     if kind == "torchtune" and (run := TUNE_RUN.search(text.content[:MAX_HEAD])):
         draft.ranks = max(draft.ranks, int(run[1]))
         draft.leave("tune run", f"is a note of the file: the {run[1]} processes that it starts")

@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app import palette
-from app.charts.base import bar, figure, scatter
+from app.charts.base import Mark, Series, figure, points, rule, stacked
 from app.tables.base import Rows
 from memcore.plan.plan import Plan
 from memcore.serving.time import Point
@@ -303,7 +303,7 @@ def moments(stream: Stream) -> Rows:
     ]
 
 
-def speeds(points: Sequence[Point]) -> Rows:
+def speeds(curve: Sequence[Point]) -> Rows:
     return [
         {
             "sequences": p.running,
@@ -312,7 +312,7 @@ def speeds(points: Sequence[Point]) -> Rows:
             "seconds_per_token": p.tpot_seconds,
             "bound_by": p.bound_by,
         }
-        for p in points
+        for p in curve
     ]
 
 
@@ -337,61 +337,39 @@ def _seconds(stream: Stream) -> dict[str, Any]:
     return {"title": f"seconds ({', '.join(late)})", "range": [0, end]}
 
 
+def _chart(traces: Sequence[Any], **more: Any) -> go.Figure:
+    margin = {"l": 8, "r": 16, "t": 72, "b": 8}
+    return figure(traces, height=330, margin=margin, **more)
+
+
 def over_time(stream: Stream, quantity: str) -> go.Figure:
     """One quantity over the time of the simulation, one line for each strategy."""
     name, unit, share = QUANTITIES[quantity]
     traces = []
     for r in stream.runs:
         scale = 100 / max(1, r.capacity_tokens) if share else 1
-        values = [scale * getattr(m, quantity) for m in r.timeline]
-        traces.append(
-            scatter(
-                name=r.label,
-                x=[m.seconds for m in r.timeline],
-                y=values,
-                mode="lines",
-                line={
-                    "color": COLOURS[r.strategy],
-                    "width": 2,
-                    "dash": DASHES.get(r.strategy, "solid"),
-                },
-                customdata=[
-                    f"{r.label}, after {seconds_text(m.seconds)}: {name.lower()} {v:,.1f} {unit}"
-                    for m, v in zip(r.timeline, values, strict=True)
-                ],
-                hovertemplate="%{customdata}<extra></extra>",
-            )
-        )
-    return figure(
-        traces,
-        height=330,
-        margin={"l": 8, "r": 16, "t": 72, "b": 8},
-        xaxis=_seconds(stream),
-        yaxis={"title": f"{name}, {unit}", "rangemode": "tozero"},
-    )
+        values = [(m.seconds, scale * getattr(m, quantity)) for m in r.timeline]
+        rows = [
+            (x, y, f"{r.label}, after {seconds_text(x)}: {name.lower()} {y:,.1f} {unit}", "")
+            for x, y in values
+        ]
+        dash = DASHES.get(r.strategy, "solid")
+        traces.append(points(r.label, rows, COLOURS[r.strategy], "lines", dash))
+    axis = {"title": f"{name}, {unit}", "rangemode": "tozero"}
+    return _chart(traces, xaxis=_seconds(stream), yaxis=axis)
 
 
 def shares(stream: Stream) -> go.Figure:
     """What the memory of the cache was for under each strategy, averaged over time."""
-    labels = [r.label for r in stream.runs]
-    traces = [
-        bar(
-            name,
-            colour,
-            [100 * r.memory[kind] for r in stream.runs],
-            labels,
-            [f"{r.label}: {r.memory[kind]:.1%} {name.lower()}, {about}" for r in stream.runs],
-            [""] * len(stream.runs),  # no formula leads to them
-        )
+    marks = [
+        Mark(r.label, Series(name, colour), 100 * r.memory[kind],
+             f"{r.label}: {r.memory[kind]:.1%} {name.lower()}, {about}")
         for kind, (name, colour, about) in KINDS.items()
-    ]
-    return figure(
-        traces,
-        height=330,
-        margin={"l": 8, "r": 16, "t": 72, "b": 8},
-        xaxis={"title": "% of the cache, averaged over time", "range": [0, 100]},
-        yaxis={"autorange": "reversed"},
-    )
+        for r in stream.runs
+    ]  # fmt: skip
+    title = "% of the cache, averaged over time"
+    drawn = stacked(marks, [r.label for r in stream.runs], title, reach=100, height=330)
+    return drawn.update_layout(margin={"t": 72})
 
 
 def load(found: Sequence[Load], quantity: str, plan: Plan) -> go.Figure:
@@ -404,49 +382,22 @@ def load(found: Sequence[Load], quantity: str, plan: Plan) -> go.Figure:
     traces, values = [], []
     for (label, (part, q)), (colour, dash) in zip(lines.items(), LOAD_LINES, strict=False):
         of = [(each.rate, getattr(each.run, part) if part else each.run) for each in found]
-        points = [(x, scale * (getattr(v, q) or 0.0)) for x, v in of if v is not None]
-        values += [y for _, y in points]
-        traces.append(
-            scatter(
-                name=label,
-                x=[x for x, _ in points],
-                y=[y for _, y in points],
-                mode="lines+markers",
-                line={"color": colour, "width": 2, "dash": dash},
-                marker={"size": 5},
-                customdata=[
-                    f"{x:,.3g} requests/s: {label.lower()} "
-                    + (f"{y:.1f}%" if share else seconds_text(y))
-                    for x, y in points
-                ],
-                hovertemplate="%{customdata}<extra></extra>",
-            )
-        )
+        at = [(x, scale * (getattr(v, q) or 0.0)) for x, v in of if v is not None]
+        values += [y for _, y in at]
+        said = "{:.1f}%".format if share else seconds_text
+        rows = [(x, y, f"{x:,.3g} requests/s: {label.lower()} {said(y)}", "") for x, y in at]
+        traces.append(points(label, rows, colour, "lines+markers", dash))
     target = {"ttft": s.target_ttft, "tpot": s.target_tpot}.get(quantity, 0.0)
-    marks = []
+    rules = [rule("y", target)] if target else []
     if s.arrivals in TIMED and found and s.arrival_rate <= found[-1].rate:
-        marks.append(_mark("x", s.arrival_rate, palette.OVERHEAD[1], "dot"))
-    if target:
-        marks.append(_mark("y", target, palette.CAPACITY, "dash"))
+        rules.append(rule("x", s.arrival_rate, colour=palette.OVERHEAD[1], dash="dot"))
     axis = {"range": [0, 104]} if share else _times(values, target)
-    return figure(
+    return _chart(
         traces,
-        height=330,
-        margin={"l": 8, "r": 16, "t": 72, "b": 8},
-        shapes=marks,
+        rules=rules,
         xaxis={"title": "requests per second, one replica", "rangemode": "tozero"},
         yaxis={"title": name + unit, **axis},
     )
-
-
-def _mark(axis: str, at: float, colour: str, dash: str) -> dict[str, Any]:
-    """A line across the chart at a value of one axis."""
-    other = "y" if axis == "x" else "x"
-    line = {"color": colour, "dash": dash, "width": 1.5}
-    return {
-        "type": "line", f"{axis}0": at, f"{axis}1": at, f"{other}0": 0, f"{other}1": 1,
-        f"{other}ref": "paper", "line": line,
-    }  # fmt: skip
 
 
 def _times(values: Sequence[float], target: float) -> dict[str, Any]:
@@ -463,60 +414,42 @@ def _times(values: Sequence[float], target: float) -> dict[str, Any]:
     }
 
 
-def speed(points: Sequence[Point], stream: Stream) -> go.Figure:
+def speed(curve: Sequence[Point], stream: Stream) -> go.Figure:
     """Time per output token against throughput: decoding alone, and what the stream had of it."""
-    fitting = [p for p in points if p.fits]
-    beyond = [*fitting[-1:], *(p for p in points if not p.fits)]
-    traces: list[Any] = [
-        scatter(
-            name=name,
-            x=[p.tokens_per_second for p in found],
-            y=[1e3 * p.tpot_seconds for p in found],
-            mode="lines+markers",
-            line={"color": palette.OVERHEAD[1], "width": 2, "dash": dash},
-            marker={"size": 5},
-            customdata=[
-                (
-                    f"{p.running:,} sequences at once: {p.tokens_per_second:,.0f} tokens/s, one of "
-                    f"each every {seconds_text(p.tpot_seconds)}; bound by "
-                    f"{palette.resource(p.bound_by)}"
-                )
-                for p in found
-            ],
-            hovertemplate="%{customdata}<extra></extra>",
+    fitting = [p for p in curve if p.fits]
+    beyond = [*fitting[-1:], *(p for p in curve if not p.fits)]
+    traces = [
+        points(
+            name,
+            [(p.tokens_per_second, 1e3 * p.tpot_seconds, _alone(p), "") for p in of],
+            palette.OVERHEAD[1],
+            "lines+markers",
+            dash,
         )
-        for name, found, dash in (
+        for name, of, dash in (
             ("Decoding alone", fitting, "solid"),
             ("More than fit", beyond, "dot"),
         )
     ]
-    traces += [
-        scatter(
-            name=r.label,
-            x=[r.tokens_per_second],
-            y=[1e3 * r.tpot.p50],
-            mode="markers",
-            marker={
-                "size": 11,
-                "symbol": "diamond",
-                "color": COLOURS[r.strategy],
-                "line": {"width": 1, "color": "white"},
-            },
-            customdata=[
-                (
-                    f"{r.label}: {r.tokens_per_second:,.0f} tokens/s in the simulation, one of "
-                    f"each every {seconds_text(r.tpot.p50)} in the median"
-                )
-            ],
-            hovertemplate="%{customdata}<extra></extra>",
-        )
-        for r in stream.runs
-        if r.tpot
-    ]
-    return figure(
+    diamond = {"symbol": "diamond", "line": {"width": 1, "color": "white"}}
+    for r in stream.runs:
+        if r.tpot:
+            said = (
+                f"{r.label}: {r.tokens_per_second:,.0f} tokens/s in the simulation, one of each "
+                f"every {seconds_text(r.tpot.p50)} in the median"
+            )
+            at = [(r.tokens_per_second, 1e3 * r.tpot.p50, said, "")]
+            traces.append(points(r.label, at, COLOURS[r.strategy], marker=diamond))
+    return _chart(
         traces,
-        height=330,
-        margin={"l": 8, "r": 16, "t": 72, "b": 8},
         xaxis={"title": "output tokens per second, one replica", "rangemode": "tozero"},
         yaxis={"title": "ms per output token", "rangemode": "tozero"},
+    )
+
+
+def _alone(p: Point) -> str:
+    """What hovering says of decoding alone."""
+    return (
+        f"{p.running:,} sequences at once: {p.tokens_per_second:,.0f} tokens/s, one of each every "
+        f"{seconds_text(p.tpot_seconds)}; bound by {palette.resource(p.bound_by)}"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from app.charts.accuracy import residuals as residuals
-from app.charts.compare import compared_phases as compared_phases
 from app.charts.explore import mapped as mapped
 from app.charts.explore import swept as swept
 from app.charts.levers import waterfall_bytes as waterfall_bytes
@@ -17,6 +16,7 @@ from app.charts.search import found as found
 from app.charts.serve import serving_memory as serving_memory
 from app.charts.serve import together as together
 from app.charts.tiers import tiers as tiers
+from app.charts.time import compared_phases as compared_phases
 from app.charts.time import roofline as roofline
 from app.charts.time import stages as stages
 from app.charts.time import step_phases as step_phases

@@ -10,8 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app import palette
-from app.charts.base import figure
-from app.charts.time import literal
+from app.charts.base import figure, literal, points
 from app.tables.accuracy import compared_path, figure_text
 from memcore.evidence.comparison import CHECK, SOURCES, Comparison
 
@@ -32,27 +31,22 @@ def residuals(rows: Sequence[Comparison], most: int | None = None) -> go.Figure:
     """How far each figure of ours is from theirs, in percent, in the first `most` bands or in all.
     What a constant was tuned on has marks of its own."""
     bands = dict(itertools.islice(_bands(rows).items(), most))
-    points: dict[tuple[str, str], list[tuple[Comparison, float]]] = {}
+    spread: dict[tuple[str, str], list[tuple[Comparison, float]]] = {}
     for band, members in enumerate(bands.values()):
         for i, row in enumerate(members):
             height = band + SPREAD * ((i + 0.5) / len(members) - 0.5)
-            points.setdefault((row.source, row.used_for), []).append((row, height))
+            spread.setdefault((row.source, row.used_for), []).append((row, height))
     traces = [
-        go.Scatter(
-            name=source if used_for == CHECK else f"{source} ({used_for})",
-            x=[100 * row.error for row, _ in marks],
-            y=[height for _, height in marks],
-            mode="markers",
-            marker={
-                "symbol": "circle" if used_for == CHECK else "x",
-                "size": 6,
-                "color": COLOURS[source],
-            },
-            customdata=[(_compared(row), compared_path(row)) for row, _ in marks],
-            hovertemplate="%{customdata[0]}<extra></extra>",
-            unselected={"marker": {"opacity": 1}},
+        points(
+            source if used_for == CHECK else f"{source} ({used_for})",
+            [
+                (100 * row.error, height, _compared(row), compared_path(row))
+                for row, height in marks
+            ],
+            COLOURS[source],
+            marker={"symbol": "circle" if used_for == CHECK else "x", "size": 6},
         )
-        for (source, used_for), marks in sorted(points.items(), key=_legend_order)
+        for (source, used_for), marks in sorted(spread.items(), key=_legend_order)
     ]
     near, far = _near_and_far([100 * row.error for rows in bands.values() for row in rows])
     return figure(

@@ -9,7 +9,20 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app import exploring, palette
-from app.charts.base import Trace, bar, figure, scatter
+from app.charts.base import (
+    HATCHED,
+    Mark,
+    Rule,
+    Series,
+    Trace,
+    area,
+    bars,
+    capacity,
+    figure,
+    note,
+    points,
+    rule,
+)
 from app.exploring import PART_NAMES
 from app.text import VERDICTS
 from memcore.report import CONSUMERS
@@ -21,9 +34,9 @@ SPREAD = 12  # from the least to the most, from which on an axis is logarithmic
 MOST_TICKS = 12
 HIGHEST = 2.2  # capacities that an axis of memory shows: what is beyond, it says, flattens the rest
 MARKS = {  # of a point, by its verdict; no colour is needed to tell them apart
-    "fits": ("circle", palette.OURS, "Fits"),
-    "tight": ("diamond", palette.TIGHT, "May fit"),
-    "over": ("x", palette.CAPACITY, "Does not fit"),
+    "fits": ("circle", palette.OURS, "Fits", ""),
+    "tight": ("diamond", palette.TIGHT, "May fit", "/"),
+    "over": ("x", palette.CAPACITY, "Does not fit", "x"),
 }
 SERVED = {  # parts of a server's memory
     "weights": palette.CONSUMERS["parameters"][1],
@@ -31,6 +44,8 @@ SERVED = {  # parts of a server's memory
     "activations": palette.CONSUMERS["activations"][1],
     "overhead": palette.OVERHEAD[1],
 }
+MARK = "#7A7F87"  # lines that are no data: seen on both themes
+CLICK = "<br>click: this plan"
 
 
 def swept(found: Sweep, own: Any) -> go.Figure:
@@ -58,33 +73,59 @@ def hover(found: Sweep, s: Spot) -> str:
     return "<br>".join(lines)
 
 
+def _shown(found: Sweep) -> list[Spot]:
+    return [s for s in found.spots if s.plan and s.value is not None]
+
+
+def _number_axis(of: Figure, low: float, high: float) -> dict[str, Any]:
+    """The axis of the number that is asked for."""
+    return {
+        "title": f"{of.title}{f' ({of.unit})' if of.unit else ''}",
+        "range": [low, high or 1],
+        "tickformat": ".0%" if of.key == "mfu" else None,
+    }
+
+
 def _along(found: Sweep, own: Any) -> go.Figure:
-    spots = [s for s in found.spots if s.plan and s.value is not None]
+    spots = _shown(found)
     xs = [s.value_at for s in spots]
     of, unit = found.figure, scale(found.figure)
-    traces: list[Any] = _areas(spots) if of.parts else [_line(xs, spots, unit)]
-    traces += _points(found, spots, unit)
-    limit = max((s.limit for s in spots), default=0)
     ys = [(s.value or 0) / unit for s in spots]
+    traces: list[Trace] = []
+    if of.parts:
+        traces = [area(series, xs, [n / GiB for n in sizes]) for series, sizes in _parts(spots)]
+    else:
+        line = [(x, y, "", "") for x, y in zip(xs, ys, strict=True)]
+        traces = [points("", line, palette.OURS, "lines", hoverinfo="skip", hovertemplate=None,
+                         showlegend=False)]  # fmt: skip
+    traces += [
+        points(
+            name,
+            [
+                (s.value_at, (s.value or 0) / unit, hover(found, s) + CLICK, s.value_at)
+                for s in spots
+                if s.verdict == verdict
+            ],
+            colour,
+            marker={"symbol": symbol, "line": {"width": 1.5, "color": "#ffffff"}},
+        )
+        for verdict, (symbol, colour, name, _) in MARKS.items()
+        if any(s.verdict == verdict for s in spots)
+    ]
+    limit = max((s.limit for s in spots), default=0)
     top, bottom = max([*ys, 0.0]), min([*ys, 0.0])
     if of.parts:
         top = max(limit / unit, min(top, HIGHEST * limit / unit))
     elif of.zero_line:  # below zero it does not fit: how far, is no question
         bottom = max(bottom, -max(top, 0.2 * limit / unit))
-    shapes, notes = _lines(found, own, limit / unit, xs)
-    notes += _cut(spots, 1.08 * top) if of.parts else []
     title = f"{exploring.title(found.path)}{f' ({u})' if (u := exploring.unit(found.path)) else ''}"
     return figure(
         traces,
         height=HEIGHT,
         xaxis={"title": title, **_axis(xs, (found.edge, found.maybe))},
-        yaxis={
-            "title": f"{of.title}{f' ({of.unit})' if of.unit else ''}",
-            "range": [1.05 * bottom, 1.08 * top],
-            "tickformat": ".0%" if of.key == "mfu" else None,
-        },
-        shapes=shapes,
-        annotations=notes,
+        yaxis=_number_axis(of, 1.05 * bottom, 1.08 * top),
+        rules=_rules(found, own, limit, xs),
+        annotations=_cut(spots, 1.08 * top) if of.parts else [],
         margin={"l": 8, "r": 16, "t": 56, "b": 8},
     )
 
@@ -118,183 +159,89 @@ def short(value: float) -> str:
     return f"{value:,}"
 
 
-def _areas(spots: Sequence[Spot]) -> list[Trace]:
-    """The parts of memory on top of one another; above them what is outside the allocator."""
-    xs = [s.value_at for s in spots]
+def _parts(spots: Sequence[Spot]) -> list[tuple[Series, list[int]]]:
+    """The parts of memory at each point, one after another; then what is outside the allocator."""
     serves = bool(spots) and "weights" in spots[0].parts
     names = SERVED if serves else {name: palette.CONSUMERS[name][1] for name in CONSUMERS}
-    layers = [
-        (PART_NAMES[name], colour, [s.parts.get(name, 0) for s in spots], "")
+    parts = [
+        (Series(PART_NAMES[name], colour), [s.parts.get(name, 0) for s in spots])
         for name, colour in names.items()
     ]
     if not serves:
         title, grey = palette.OVERHEAD
-        sure = [max(0, s.low - sum(s.parts.values())) for s in spots]
-        layers += [
-            (title, grey, sure, ""),
-            ("at most", grey, [s.high - s.low for s in spots], "/"),
-        ]
-    return [
-        scatter(
-            name=name,
-            x=xs,
-            y=[n / GiB for n in sizes],
-            stackgroup="memory",
-            mode="lines",
-            line={"width": 0, "color": colour},
-            fillcolor=colour,
-            fillpattern={"shape": pattern, "fillmode": "replace", "size": 6, "fgcolor": colour}
-            if pattern
-            else None,
-            hoverinfo="skip",
-        )
-        for name, colour, sizes, pattern in layers
-        if any(sizes)
-    ]
+        parts.append((Series(title, grey), [max(0, s.low - sum(s.parts.values())) for s in spots]))
+        parts.append((Series("at most", grey, HATCHED), [s.high - s.low for s in spots]))
+    return [(series, sizes) for series, sizes in parts if any(sizes)]
 
 
-def _line(xs: Sequence[Any], spots: Sequence[Spot], unit: float) -> Trace:
-    return scatter(
-        x=list(xs),
-        y=[(s.value or 0) / unit for s in spots],
-        mode="lines",
-        line={"color": palette.OURS, "width": 2},
-        hoverinfo="skip",
-        showlegend=False,
-    )
-
-
-def _points(found: Sweep, spots: Sequence[Spot], unit: float) -> list[Trace]:
-    """A mark for each value, which a click makes the plan."""
-    traces = []
-    for verdict, (symbol, colour, name) in MARKS.items():
-        chosen = [s for s in spots if s.verdict == verdict]
-        if chosen:
-            traces.append(
-                scatter(
-                    name=name,
-                    x=[s.value_at for s in chosen],
-                    y=[(s.value or 0) / unit for s in chosen],
-                    mode="markers",
-                    marker={
-                        "symbol": symbol,
-                        "size": 11,
-                        "color": colour,
-                        "opacity": 1,
-                        "line": {"width": 1.5, "color": "#ffffff"},
-                    },
-                    unselected={"marker": {"opacity": 1}},
-                    customdata=[[hover(found, s), s.value_at] for s in chosen],
-                    hovertemplate="%{customdata[0]}<br>click: this plan<extra></extra>",
-                )
-            )
-    return traces
-
-
-def _lines(
-    found: Sweep, own: Any, limit: float, xs: Sequence[Any]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _rules(found: Sweep, own: Any, limit: int, xs: Sequence[Any]) -> list[Rule]:
     """The capacity, up to where it fits, and the plan on the page."""
-    shapes: list[dict[str, Any]] = []
-    notes: list[dict[str, Any]] = []
     log = _axis(xs).get("type") == "log"
+    low, high = min(xs, default=1), max(xs, default=2)
 
     def place(x: float) -> float:
         return math.log10(x) if log else x
 
-    def across(y: float, text: str) -> None:
-        ends = {"x0": 0, "x1": 1, "xref": "paper", "y0": y, "y1": y}
-        line = {"color": palette.CAPACITY, "width": 2, "dash": "dash"}
-        shapes.append({"type": "line", **ends, "line": line})
-        notes.append(
-            {"x": 0, "xref": "paper", "xanchor": "left", "y": y, "yanchor": "bottom", "text": text,
-             "showarrow": False, "font": {"color": palette.CAPACITY}, "xshift": 4}
-        )  # fmt: skip
-
     def along(x: float) -> float:
-        low, high = place(min(xs, default=1)), place(max(xs, default=2))
-        return (place(x) - low) / ((high - low) or 1)
+        return (place(x) - place(low)) / ((place(high) - place(low)) or 1)
 
-    def down(x: float, text: str, dash: str, top: float, left: bool) -> None:
-        ends = {"x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": top}
-        shapes.append({"type": "line", **ends, "line": {"color": MARK, "width": 1.5, "dash": dash}})
-        notes.append(
-            {"x": place(x), "y": top, "yref": "paper", "yanchor": "top", "showarrow": False,
-             "xanchor": "right" if left else "left", "text": f"<b>{text}</b>",
-             "xshift": -4 if left else 4}
-        )  # fmt: skip
+    def down(x: float, text: str, dash: str, to: float, left: bool) -> Rule:
+        side, shift = ("right", -4) if left else ("left", 4)
+        words = {"x": place(x), "xanchor": side, "xshift": shift}
+        return rule("x", x, f"<b>{text}</b>", MARK, dash, to, **words)
 
+    rules: list[Rule] = []
     if found.figure.parts:
-        word = "Budget" if found.figure.serves else "Capacity"
-        across(limit, f"{word} {bytes_text(limit * GiB)}")
+        rules.append(capacity(limit, "Budget" if found.figure.serves else "Capacity", "y"))
     elif found.figure.zero_line:
-        across(0, "Nothing to spare")
-    shown = own is not None and bool(xs) and min(xs) <= own <= max(xs)
-    if found.edge is not None:
+        rules.append(rule("y", 0, "Nothing to spare"))
+    edge = found.edge
+    if edge is not None:
         # On the side that fits, where the areas are low, as long as there is room.
         to, room = ("fits up to", 0.4) if found.rises else ("fits from", 0.6)
-        said = f"{to} {exploring.text(found.path, found.edge)}"
-        down(found.edge, said, "dash", 1.0, along(found.edge) > room)
-    if shown:
+        said = f"{to} {exploring.text(found.path, edge)}"
+        rules.append(down(edge, said, "dash", 1.0, along(edge) > room))
+    if own is not None and xs and low <= own <= high:
         # Lower, so that its line ends below the other's words; away from the other line, but at
         # the chart's ends inwards.
-        share, edge = along(own), found.edge
+        share = along(own)
         left = share > 0.8 or (share > 0.2 and (share > 0.5 if edge is None else own < edge))
-        down(own, f"this plan: {exploring.text(found.path, own)}", "dot", 0.93, left)
-    return shapes, notes
-
-
-MARK = "#7A7F87"  # lines that are no data: seen on both themes
+        said = f"this plan: {exploring.text(found.path, own)}"
+        rules.append(down(own, said, "dot", 0.93, left))
+    return rules
 
 
 def _words(found: Sweep, own: Any) -> go.Figure:
-    spots = [s for s in found.spots if s.plan and s.value is not None]
+    spots = _shown(found)
     of, unit = found.figure, scale(found.figure)
-    names = {s.value_at: _label(found.path, s, s.value_at == own) for s in spots}
-    labels = [names[s.value_at] for s in spots]
-    texts = [f"{hover(found, s)}<br>click: this plan" for s in spots]
-    at: Any = [s.value_at for s in spots]
+    labels = [_label(found.path, s, s.value_at == own) for s in spots]
+    texts = [hover(found, s) + CLICK for s in spots]
+    values = [(s.value or 0) / unit for s in spots]
+    rows = list(zip(labels, spots, texts, strict=True))
+    least, most = min([0.0, *values]), max([0.0, *values])
     if of.parts:
-        bars = [
-            bar(area["name"], area["fillcolor"], area["y"], labels, texts, at,
-                marker={"pattern": {"shape": "/", "fillmode": "replace", "size": 6}}
-                if area["fillpattern"]
-                else {})
-            for area in _areas(spots)
-        ]  # fmt: skip
-        bars.append(_limits(spots, labels))
-    else:
-        bars = [
-            bar(
-                name,
-                palette.OURS,
-                [(s.value or 0) / unit for s in spots if s.verdict == verdict],
-                [names[s.value_at] for s in spots if s.verdict == verdict],
-                [t for t, s in zip(texts, spots, strict=True) if s.verdict == verdict],
-                [s.value_at for s in spots if s.verdict == verdict],
-                text=[of.text(s.value or 0) for s in spots if s.verdict == verdict],
-                textposition="outside",
-                cliponaxis=False,
-                marker={"pattern": {"shape": pattern, "fillmode": "replace", "size": 6}},
-            )
-            for verdict, (_, _, name) in MARKS.items()
-            for pattern in ({"fits": "", "tight": "/", "over": "x"}[verdict],)
-            if any(s.verdict == verdict for s in spots)
+        marks = [
+            Mark(label, series, n / GiB, text, s.value_at)
+            for series, sizes in _parts(spots)
+            for (label, s, text), n in zip(rows, sizes, strict=True)
         ]
-    least = min([0.0, *((s.value or 0) / unit for s in spots)])
-    most = max([0.0, *((s.value or 0) / unit for s in spots)])
-    if of.parts:
+        traces = [*bars(marks), _limits(spots, labels)]
         limit = max((s.limit for s in spots), default=0) / unit
         most = max(limit, min(most, HIGHEST * limit))
+    else:
+        marks = [
+            Mark(label, Series(name, palette.OURS, {**HATCHED, "shape": pattern}), value, text,
+                 s.value_at, of.text(s.value or 0))
+            for verdict, (_, _, name, pattern) in MARKS.items()
+            for (label, s, text), value in zip(rows, values, strict=True)
+            if s.verdict == verdict
+        ]  # fmt: skip
+        traces = bars(marks, textposition="outside", insidetextfont=None)
     return figure(
-        bars,
+        traces,
         height=130 + 30 * max(1, len(spots)),
         bargap=0.35,
-        xaxis={
-            "title": f"{of.title}{f' ({of.unit})' if of.unit else ''}",
-            "range": [1.15 * least, (1.05 if of.parts else 1.18) * most or 1],
-            "tickformat": ".0%" if of.key == "mfu" else None,
-        },
+        xaxis=_number_axis(of, 1.15 * least, (1.05 if of.parts else 1.18) * most),
         yaxis={"categoryorder": "array", "categoryarray": labels, "autorange": "reversed"},
         annotations=_cut(spots, 1.05 * most) if of.parts else [],
     )
@@ -305,29 +252,20 @@ def _cut(spots: Sequence[Spot], end: float) -> list[dict[str, Any]]:
     most = max((s.high for s in spots), default=0)
     if most <= end * GiB:
         return []
-    return [
-        {"text": f"up to {bytes_text(most)}, beyond the chart", "x": 1, "xref": "paper",
-         "xanchor": "right", "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
-    ]  # fmt: skip
+    said = f"up to {bytes_text(most)}, beyond the chart"
+    return [note(said, 1, 1, "right", "bottom", xref="paper", yref="paper")]
 
 
 def _limits(spots: Sequence[Spot], labels: Sequence[str]) -> Trace:
     """What there is of the memory, bar by bar."""
-    return scatter(
-        name="Budget" if spots and "weights" in spots[0].parts else "Capacity",
-        x=[s.limit / GiB for s in spots],
-        y=list(labels),
-        mode="markers",
-        marker={
-            "symbol": "line-ns-open",
-            "size": 20,
-            "color": palette.CAPACITY,
-            "line": {"width": 3, "color": palette.CAPACITY},
-            "opacity": 1,
-        },
-        unselected={"marker": {"opacity": 1}},
-        hoverinfo="skip",
-    )
+    name = "Budget" if spots and "weights" in spots[0].parts else "Capacity"
+    rows = [
+        (s.limit / GiB, label, f"{name}: {bytes_text(s.limit)}", s.value_at)
+        for s, label in zip(spots, labels, strict=True)
+    ]
+    line = {"width": 3, "color": palette.CAPACITY}
+    marker = {"symbol": "line-ns-open", "size": 20, "line": line}
+    return points(name, rows, palette.CAPACITY, marker=marker)
 
 
 def _label(path: str, s: Spot, is_own: bool) -> str:
@@ -366,17 +304,14 @@ def mapped(found: Map, own: tuple[Any, Any]) -> go.Figure:
         "hoverinfo": "skip",
     }
     places = [(x, y) for y in range(len(rows)) for x in range(len(columns))]
-    marks = scatter(  # a field of cells by itself cannot be clicked
-        x=[x for x, _ in places],
-        y=[y for _, y in places],
-        mode="markers",
-        marker={"symbol": "square", "size": CELL, "opacity": 0},
-        customdata=[
-            [cell_words(found, found.spots[y][x], found.columns[x], found.rows[y]), i]
+    marks = points(  # a field of cells by itself cannot be clicked
+        "",
+        [
+            (x, y, cell_words(found, found.spots[y][x], found.columns[x], found.rows[y]), i)
             for i, (x, y) in enumerate(places)
         ],
-        hovertemplate="%{customdata[0]}<extra></extra>",
-        unselected={"marker": {"opacity": 0}},
+        "#000000",
+        marker={"symbol": "square", "size": CELL, "opacity": 0},
         selected={"marker": {"opacity": 0}},
     )
     frame = [

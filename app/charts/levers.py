@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from app import palette
-from app.charts.base import bar, figure
+from app.charts.base import SAYS, figure
 from memcore.search.waterfall import Change
 from memcore.units import GiB, bytes_text, seconds_text, signed_bytes, signed_seconds
 
@@ -20,10 +20,10 @@ def waterfall_bytes(
     """Allocated bytes at the peak, from one plan to another, by the changes that move them."""
     return _waterfall(
         [(c.label, c.bytes / GiB, signed_bytes(c.bytes)) for c in changes if c.bytes],
-        (before / GiB, bytes_text(before)),
-        (after / GiB, bytes_text(after), "memory.allocated_bytes"),
+        (ends[0], before / GiB, bytes_text(before)),
+        (ends[1], after / GiB, bytes_text(after)),
+        "memory.allocated_bytes",
         "GiB allocated at the peak",
-        ends,
     )
 
 
@@ -33,63 +33,48 @@ def waterfall_seconds(
     """Seconds of a step, from one plan to another, by the changes that move them."""
     return _waterfall(
         [(c.label, c.seconds, signed_seconds(c.seconds)) for c in changes if c.seconds],
-        (before, seconds_text(before)),
-        (after, seconds_text(after), "time.step_seconds"),
+        (ends[0], before, seconds_text(before)),
+        (ends[1], after, seconds_text(after)),
+        "time.step_seconds",
         "seconds of a step",
-        ends,
     )
+
+
+Step = tuple[str, float, str]  # of a waterfall: its name, its value, and that in words
 
 
 def _waterfall(
-    changes: Sequence[tuple[str, float, str]],
-    before: tuple[float, str],
-    after: tuple[float, str, str],
-    unit: str,
-    names: tuple[str, str],
+    changes: Sequence[Step], before: Step, after: Step, path: str, title: str
 ) -> go.Figure:
-    """Bars that hang from one another: (label, value, text) each, between two whole ones."""
-    ends = [before[0]]
+    """Bars that hang from one another between two plans, of which the second is explained."""
+    steps = [before, *changes, after]
+    high = level = before[1]
     for _, value, _ in changes:
-        ends.append(ends[-1] + value)
+        level += value
+        high = max(high, level)
     numbered = [f"{i}. {_short(label)}" for i, (label, _, _) in enumerate(changes, 1)]
-    traces = []
-    for name, colour, sign in (("more", *palette.MORE), ("less", *palette.LESS)):
-        chosen = [i for i, (_, value, _) in enumerate(changes) if sign * value > 0]
-        traces.append(
-            bar(
-                name.capitalize(),
-                colour,
-                [changes[i][1] for i in chosen],
-                [numbered[i] for i in chosen],
-                [f"{changes[i][0]}: {changes[i][2]}" for i in chosen],
-                [""] * len(chosen),
-                base=[ends[i] for i in chosen],
-                text=[changes[i][2] for i in chosen],
-                textposition="outside",
-                cliponaxis=False,
-            )
-        )
-    wholes = [(names[0], *before, ""), (names[1], *after)]
-    traces.append(
-        bar(
-            "Plan",
-            palette.OVERHEAD[1],
-            [value for _, value, _, _ in wholes],
-            [label for label, _, _, _ in wholes],
-            [f"{label}: {text}" for label, _, text, _ in wholes],
-            [path for _, _, _, path in wholes],
-            text=[text for _, _, text, _ in wholes],
-            textposition="outside",
-            cliponaxis=False,
-        )
+    trace = go.Waterfall(
+        orientation="h",
+        measure=["absolute", *["relative"] * len(changes), "total"],
+        x=[value for _, value, _ in steps],
+        y=[before[0], *numbered, after[0]],
+        text=[text for _, _, text in steps],
+        textposition="outside",
+        cliponaxis=False,
+        customdata=[(f"{label}: {text}", "") for label, _, text in steps[:-1]]
+        + [(f"{after[0]}: {after[2]}", path)],
+        hovertemplate=SAYS,
+        increasing={"marker": {"color": palette.MORE[0]}},
+        decreasing={"marker": {"color": palette.LESS[0]}},
+        totals={"marker": {"color": palette.OVERHEAD[1]}},
+        connector={"line": {"color": palette.OVERHEAD[1], "width": 1}},
     )
-    order = [names[0], *numbered, names[1]]
     return figure(
-        traces,
-        height=110 + 30 * len(order),
-        barmode="overlay",
-        xaxis={"title": unit, "range": [0, 1.22 * max(*ends, after[0])]},
-        yaxis={"categoryorder": "array", "categoryarray": order, "autorange": "reversed"},
+        [trace],
+        height=110 + 30 * len(steps),
+        showlegend=False,  # signs and words say which is more and which less
+        xaxis={"title": title, "range": [0, 1.22 * max(high, after[1])]},
+        yaxis={"autorange": "reversed"},
     )
 
 

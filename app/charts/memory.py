@@ -2,53 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
 from app import palette
 from app.bar import Bar
-from app.charts.base import Trace, bar, figure, scatter
+from app.charts.base import (
+    HATCHED,
+    Mark,
+    Series,
+    Trace,
+    area,
+    bars,
+    capacity,
+    figure,
+    note,
+    of_bytes,
+    points,
+    stacked,
+)
 from memcore.report import Memory, RankMemory
 from memcore.training.over_time import Course, Slot
 from memcore.units import GiB, bytes_text
 
 MAX_RANKS = 16  # bars shown when there are more pipeline stages: the fullest ones
+FAR = 2.5  # times what is needed: a capacity beyond would flatten all else
+CONSUMERS = {key: Series(*of) for key, of in palette.CONSUMERS.items()}
+OVERHEAD = Series(*palette.OVERHEAD)
+AT_MOST = Series("at most", palette.OVERHEAD[1], HATCHED)
 
 
-def capacity(bytes_: int) -> dict[str, Any]:
-    """The line at a memory's size, for a horizontal bar chart."""
-    return {
-        "shapes": [
-            {
-                "type": "line",
-                "x0": bytes_ / GiB,
-                "x1": bytes_ / GiB,
-                "y0": 0,
-                "y1": 1,
-                "yref": "paper",
-                "line": {"color": palette.CAPACITY, "width": 2, "dash": "dash"},
-            }
-        ],
-        "annotations": [
-            {
-                "x": bytes_ / GiB,
-                "y": 1,
-                "yref": "paper",
-                "xanchor": "right",
-                "yanchor": "top",
-                "xshift": -4,
-                "showarrow": False,
-                "text": f"Capacity {bytes_text(bytes_)}",
-                "font": {"color": palette.CAPACITY},
-            }
-        ],
-    }
-
-
-def _rank_label(rank: int, ranks: int) -> str:
-    return "Each GPU" if ranks == 1 else f"Stage {rank}"
+def _consumers(row: str, of: Mapping[str, int], path: str, more: str) -> Iterator[Mark]:
+    """A bar of what each consumer has at an instant."""
+    for key, series in CONSUMERS.items():
+        yield of_bytes(row, series, of.get(key, 0), f"{path}.consumers.{key}", f"<br>{more}")
 
 
 def _peaks(memory: Memory) -> list[RankMemory]:
@@ -57,117 +46,46 @@ def _peaks(memory: Memory) -> list[RankMemory]:
     return sorted(fullest, key=lambda r: r.rank)
 
 
-def _places(memory: Memory) -> dict[tuple[int, str], str]:
-    """Where each instant of each rank is in the Report."""
-    return {(i.rank, i.id): f"memory.timeline.{n}" for n, i in enumerate(memory.timeline)}
-
-
 def memory_by_consumer(memory: Memory) -> go.Figure:
     """Memory at the peak by consumer, per pipeline rank, against the capacity of one GPU."""
-    peaks = _peaks(memory)
-    labels = [_rank_label(i.rank, len(memory.ranks)) for i in peaks]
-    traces = [
-        bar(
-            title,
-            colour,
-            [i.consumers.get(name, 0) / GiB for i in peaks],
-            labels,
-            [f"{title}: {bytes_text(i.consumers.get(name, 0))}<br>{i.label}" for i in peaks],
-            [f"memory.ranks.{i.rank}.consumers.{name}" for i in peaks],
-        )
-        for name, (title, colour) in palette.CONSUMERS.items()
-    ]
+    peaks = {"Each GPU" if len(memory.ranks) == 1 else f"Stage {r.rank}": r for r in _peaks(memory)}
     low, high = memory.device_bytes
-    title, colour = palette.OVERHEAD
     sure = low - memory.allocated_bytes
-    traces.append(
-        bar(
-            title,
-            colour,
-            [sure / GiB] * len(peaks),
-            labels,
-            [f"{title}: at least {bytes_text(sure)}"] * len(peaks),
-            ["memory.overhead_bytes.0"] * len(peaks),
-        )
-    )
-    traces.append(
-        bar(
-            "at most",
-            colour,
-            [(high - low) / GiB] * len(peaks),
-            labels,
-            [f"{title}: up to {bytes_text(high - memory.allocated_bytes)}"] * len(peaks),
-            ["memory.overhead_bytes.1"] * len(peaks),
-            marker={"pattern": {"shape": "/", "fillmode": "replace", "size": 6}},
-        )
-    )
-    most = max(high, memory.capacity_bytes)
-    return figure(
-        traces,
-        height=105 + (46 if len(peaks) <= 2 else 34 if len(peaks) <= 4 else 22) * len(peaks),
-        bargap=0.5,
-        xaxis={"title": "GiB", "range": [0, 1.03 * most / GiB]},
-        yaxis={"range": [len(peaks) - 0.5, -0.5 if len(peaks) == 1 else -0.9]},  # room for a word
-        **capacity(memory.capacity_bytes),
-    )
+    marks: list[Mark] = []
+    for row, r in peaks.items():
+        marks += _consumers(row, r.consumers, f"memory.ranks.{r.rank}", r.label)
+        marks.append(of_bytes(row, OVERHEAD, sure, "memory.overhead_bytes.0"))
+        said = f"{OVERHEAD.name}: up to {bytes_text(high - memory.allocated_bytes)}"
+        marks.append(Mark(row, AT_MOST, (high - low) / GiB, said, "memory.overhead_bytes.1"))
+    reach = 1.03 * max(high, memory.capacity_bytes) / GiB
+    return stacked(marks, list(peaks), "GiB", capacity(memory.capacity_bytes), reach=reach)
 
 
 def timeline(memory: Memory) -> go.Figure:
     """What is alive at each instant of the step, first to last, on the rank that has the peak."""
-    instants = [i for i in memory.timeline if i.rank == memory.peak.rank]
-    places = _places(memory)
-    labels = [i.label for i in instants]
-    traces = [
-        bar(
-            title,
-            colour,
-            [i.consumers.get(name, 0) / GiB for i in instants],
-            labels,
-            [
-                f"{title}: {bytes_text(i.consumers.get(name, 0))}<br>{i.label}: "
-                f"{bytes_text(i.bytes)} in all"
-                for i in instants
-            ],
-            [f"{places[i.rank, i.id]}.consumers.{name}" for i in instants],
+    instants = [(n, i) for n, i in enumerate(memory.timeline) if i.rank == memory.peak.rank]
+    marks: list[Mark] = []
+    ends = {}
+    for n, i in instants:
+        size = bytes_text(i.bytes)
+        marks += _consumers(
+            i.label, i.consumers, f"memory.timeline.{n}", f"{i.label}: {size} in all"
         )
-        for name, (title, colour) in palette.CONSUMERS.items()
-    ]
-    most = max([i.bytes for i in instants], default=0)
-    totals = [
-        {
-            "x": i.bytes / GiB,
-            "y": i.label,
-            "text": f"<b>{bytes_text(i.bytes)}, the peak</b>"
-            if i.id == memory.peak.instant
-            else bytes_text(i.bytes),
-            "showarrow": False,
-            "xanchor": "left",
-            "xshift": 3,
-        }
-        for i in instants
-    ]
+        said = f"<b>{size}, the peak</b>" if i.id == memory.peak.instant else size
+        ends[i.label] = (i.bytes / GiB, said)
+    most = max((i.bytes for _, i in instants), default=0)
     # A capacity far beyond every bar would only flatten them; the header says how far it is.
     near = memory.capacity_bytes < 2 * most
-    reach = max(1.2 * most, 1.03 * memory.capacity_bytes if near else 0)
-    if near:
-        traces.append(_named_line(f"Capacity {bytes_text(memory.capacity_bytes)}"))
-    return figure(
-        traces,
-        height=100 + 25 * len(instants),
-        xaxis={"title": "GiB", "range": [0, reach / GiB]},
-        yaxis={"autorange": "reversed"},
-        shapes=capacity(memory.capacity_bytes)["shapes"] if near else [],
-        annotations=totals,
+    return stacked(
+        marks,
+        list(ends),
+        "GiB",
+        capacity(memory.capacity_bytes) if near else None,
+        ends,
+        max(1.2 * most, 1.03 * memory.capacity_bytes if near else 0) / GiB,
     )
 
 
-def _named_line(name: str) -> Trace:
-    """A legend entry for a capacity line, where the chart has no room for a label beside it."""
-    line = {"color": palette.CAPACITY, "width": 2, "dash": "dash"}
-    return scatter(name=name, x=[None], y=[None], mode="lines", line=line)
-
-
-FAR = 2.5  # times what is needed: a capacity beyond would flatten all else
 STAGES = 8  # that are drawn: the fullest ones
 SLOTS = 240  # of one stage; where there are more, neighbours are drawn as the fullest of them
 
@@ -188,43 +106,24 @@ def over_time(memory: Memory, courses: Sequence[Course]) -> go.Figure:
     places = {
         (i.rank, i.id, i.bytes): f"memory.timeline.{n}" for n, i in enumerate(memory.timeline)
     }
-    axes: dict[str, Any] = {}
-    traces: list[Trace] = []
-    shapes: list[dict[str, Any]] = []
-    notes: list[dict[str, Any]] = []
-    gap = 0.04 if len(shown) > 1 else 0.0
-    height = (1 + gap) / len(shown)
-    for row, course in enumerate(shown):
-        name = f"y{row + 1}" if row else "y"
-        domain = [max(0.0, 1 - (row + 1) * height + gap), 1 - row * height]
+    drawn = figure([], height=320 if len(shown) == 1 else 110 + 105 * len(shown), hovermode="x")
+    drawn.set_subplots(len(shown), 1, shared_xaxes=True, vertical_spacing=0.04)
+    for row, course in enumerate(shown, 1):
         title = f"Stage {course.rank}" if len(courses) > 1 else "GiB"
-        axes[f"yaxis{row + 1 if row else ''}"] = {
-            "domain": domain, "range": [0, top], "title": title, "fixedrange": True,
-        }  # fmt: skip
-        traces += _areas(course, places, scale, sure, name, legend=not row)
-        if near:
-            limit = memory.capacity_bytes / GiB
-            shapes.append(_level(limit, name))
+        drawn.update_yaxes(range=[0, top], title=title, fixedrange=True, row=row, col=1)
+        drawn.add_traces(_areas(course, places, scale, sure, legend=row == 1), row, 1)
         full = course.peak
         if full.bytes == memory.allocated_bytes or len(shown) == 1:
             at = scale * (full.start + full.seconds / 2)
             text = f"<b>{bytes_text(full.bytes)}, the peak</b>"
-            notes.append(
-                {"x": at, "y": (full.bytes + sure) / GiB, "yref": name, "text": text,
-                 "showarrow": False, "yanchor": "bottom", "yshift": 4}
-            )  # fmt: skip
+            words = note(text, at, (full.bytes + sure) / GiB, "center", "bottom", yshift=4)
+            drawn.add_annotation(words, row=row, col=1)
     if near:
-        traces.append(_named_line(f"Capacity {bytes_text(memory.capacity_bytes)}"))
-    last = f"y{len(shown)}" if shown[1:] else "y"
-    return figure(
-        traces,
-        height=320 if len(shown) == 1 else 110 + 105 * len(shown),
-        hovermode="x",
-        xaxis={"title": f"{unit} of one step", "anchor": last, "rangemode": "tozero"},
-        shapes=shapes,
-        annotations=notes,
-        **axes,
-    )
+        limit = capacity(memory.capacity_bytes, axis="y")
+        drawn.add_shape(limit[0] | {"x1": 1, "xref": "x domain"}, row="all", col=1)
+        drawn.add_annotation(limit[1])
+    drawn.update_xaxes(title=f"{unit} of one step", row=len(shown), col=1)
+    return drawn
 
 
 def _areas(
@@ -232,122 +131,92 @@ def _areas(
     places: Mapping[tuple[int, str, int], str],
     scale: float,
     overhead: int,
-    axis: str,
     legend: bool,
 ) -> list[Trace]:
     """One stage's consumers, one on another, over the time of the step; and a mark on each moment,
     which says what is alive then."""
     slots = course.fullest(SLOTS)
     edges = [scale * t for t in (*(s.start for s in slots), slots[-1].end)]
-    sizes = {
-        title: [s.consumers[key] for s in slots] for key, (title, _) in palette.CONSUMERS.items()
-    }
-    sizes[palette.OVERHEAD[0]] = [overhead] * len(slots)
-    colours = dict([*palette.CONSUMERS.values(), palette.OVERHEAD])
+    sizes = [(series, [s.consumers[key] for s in slots]) for key, series in CONSUMERS.items()]
+    sizes.append((OVERHEAD, [overhead] * len(slots)))
     areas = [
-        scatter(
-            name=title,
-            x=edges,
-            y=[n / GiB for n in (*of, of[-1])],
-            yaxis=axis,
-            stackgroup=axis,
-            mode="lines",
+        area(
+            series,
+            edges,
+            [n / GiB for n in (*of, of[-1])],
+            stackgroup=f"stage {course.rank}",
             line={"width": 0, "shape": "hv"},
-            fillcolor=colours[title],
-            hoverinfo="skip",
-            legendgroup=title,
+            legendgroup=series.name,
             showlegend=legend,
         )
-        for title, of in sizes.items()
+        for series, of in sizes
         if any(of)
     ]
-    marks = scatter(
-        x=[scale * (s.start + s.seconds / 2) for s in slots],
-        y=[(s.bytes + overhead) / GiB for s in slots],
-        yaxis=axis,
-        mode="markers",
-        marker={"opacity": 0, "color": palette.OVERHEAD[1]},
-        customdata=[(_alive(s), places.get((course.rank, s.instant, s.bytes), "")) for s in slots],
-        hovertemplate="%{customdata[0]}<extra></extra>",
-        unselected={"marker": {"opacity": 0}},
-        showlegend=False,
-    )
-    return [*areas, marks]
+    moments = [
+        (
+            scale * (s.start + s.seconds / 2),
+            (s.bytes + overhead) / GiB,
+            _alive(s),
+            places.get((course.rank, s.instant, s.bytes), ""),
+        )
+        for s in slots
+    ]
+    hidden: dict[str, Any] = {"opacity": 0}
+    return [*areas, points("", moments, OVERHEAD.colour, marker=hidden, showlegend=False)]
 
 
 def _alive(s: Slot) -> str:
     """What is alive in a moment of a step."""
     batch = f", micro-batch {s.micro_batch}" if s.micro_batch else ""
     of = [
-        f"{title}: {bytes_text(s.consumers[key])}"
-        for key, (title, _) in palette.CONSUMERS.items()
+        f"{series.name}: {bytes_text(s.consumers[key])}"
+        for key, series in CONSUMERS.items()
         if s.consumers[key]
     ]
     return "<br>".join([f"<b>{bytes_text(s.bytes)}</b>, {s.label}{batch}", *of])
 
 
-def _level(value: float, axis: str) -> dict[str, Any]:
-    """The line at a memory's size, across a chart of memory over time."""
-    line = {"color": palette.CAPACITY, "width": 2, "dash": "dash"}
-    place = {"x0": 0, "x1": 1, "xref": "paper", "y0": value, "y1": value, "yref": axis}
-    return {"type": "line", "line": line, **place}
-
-
 BEYOND = "rgba(229, 72, 77, 0.14)"  # the ground beyond the capacity
 
 
-def strip(bars: Sequence[Bar], names: Sequence[str] = ("",)) -> go.Figure:
+def strip(drawn: Sequence[Bar], names: Sequence[str] = ("",)) -> go.Figure:
     """Bars of memory, part by part, on one axis whose ground is red beyond what there is. Of
     several bars each has a name; its paths begin with its number."""
-    end = max(b.end for b in bars)
-    several = len(bars) > 1
-    every = dict.fromkeys((p.name, p.colour, p.hatched) for b in bars for p in b.parts if p.bytes)
-    traces = []
-    for name, colour, hatched in every:
-        mine = [next((p for p in b.parts if p.name == name and p.bytes), None) for b in bars]
-        texts = [bytes_text(p.bytes) if p else "" for p in mine]
-        traces.append(
-            bar(
-                name,
-                colour,
-                [p.bytes / GiB if p else None for p in mine],
-                list(names),
-                [f"{name}: {text}" for text in texts],
-                [(f"{i}|{p.path}" if several else p.path) if p else "" for i, p in enumerate(mine)],
-                text=texts,
-                textposition="inside",
-                insidetextanchor="middle",
-                insidetextfont={"color": palette.text_on(colour)},
-                textangle=0,
-                marker={"pattern": {"shape": "/", "fillmode": "replace", "size": 6}}
-                if hatched
-                else {},
-            )
-        )
-    shapes, notes = [], []
-    for i, b in enumerate(bars):
+    end = max(b.end for b in drawn) / GiB
+    several = len(drawn) > 1
+    marks = [
+        of_bytes(
+            name,
+            Series(p.name, p.colour, HATCHED if p.hatched else None),
+            p.bytes,
+            f"{i}|{p.path}" if several else p.path,
+        )._replace(text=bytes_text(p.bytes))
+        for i, (b, name) in enumerate(zip(drawn, names, strict=True))
+        for p in b.parts
+    ]
+    shapes: list[Trace] = []
+    notes: list[Trace] = []
+    for i, b in enumerate(drawn):
         low, high = (i - 0.5, i + 0.5) if several else (0, 1)
         rows = {"y0": low, "y1": high, "yref": "y" if several else "paper"}
         limit = b.limit / GiB
+        line = {"color": palette.CAPACITY, "width": 2, "dash": "dash"}
+        ground = {"fillcolor": BEYOND, "line": {"width": 0}, "layer": "below"}
         shapes += [
-            {"type": "rect", "x0": limit, "x1": end / GiB, "fillcolor": BEYOND,
-             "line": {"width": 0}, "layer": "below", **rows},
-            {"type": "line", "x0": limit, "x1": limit, **rows,
-             "line": {"color": palette.CAPACITY, "width": 2, "dash": "dash"}},
-        ]  # fmt: skip
-        if not i or b.limit_text != bars[i - 1].limit_text:
-            notes.append(
-                {"x": limit, "y": low if several else 1, "yref": rows["yref"], "text": b.limit_text,
-                 "showarrow": False, "xanchor": "right" if limit > end / GiB / 2 else "left",
-                 "yanchor": "bottom", "font": {"color": palette.CAPACITY}}
-            )  # fmt: skip
+            {"type": "rect", "x0": limit, "x1": end, **ground, **rows},
+            {"type": "line", "x0": limit, "x1": limit, "line": line, **rows},
+        ]
+        if not i or b.limit_text != drawn[i - 1].limit_text:
+            side = "right" if limit > end / 2 else "left"
+            place = {"yref": rows["yref"], "font": {"color": palette.CAPACITY}}
+            y = low if several else 1
+            notes.append(note(b.limit_text, limit, y, side, "bottom", **place))
     return figure(
-        traces,
-        height=(64 + 36 * len(bars)) if several else 92,
+        bars(marks),
+        height=(64 + 36 * len(drawn)) if several else 92,
         bargap=0.25 if several else 0,
         margin={"l": 0, "r": 0, "t": 20, "b": 30},
-        uniformtext={"mode": "hide", "minsize": 11},
-        xaxis={"range": [0, end / GiB], "visible": False},
+        xaxis={"range": [0, end], "visible": False},
         yaxis={"visible": several, "autorange": "reversed"},
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 0, "yanchor": "top",
                 "traceorder": "normal"},

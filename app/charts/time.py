@@ -1,92 +1,59 @@
-"""Charts of the page Time."""
+"""Charts of the pages Time and Compare: seconds of a step, and the roofline."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import plotly.graph_objects as go
 
 from app import palette
-from app.charts.base import bar, figure, phase_bar, scatter
+from app.charts.base import (
+    Mark,
+    Series,
+    figure,
+    literal,
+    note,
+    of_seconds,
+    points,
+    stacked,
+)
 from memcore.hardware.accelerator import Accelerator
 from memcore.report import OperationTime, Time
 from memcore.units import rate_text, seconds_text
 
 HIDDEN = 0.35  # opacity of time that something else hides
+STEP = "Step"  # the row of the whole step
 
 
 def step_time(time: Time) -> go.Figure:
     """The step as seconds that nothing hides, by resource; below, each resource's own busy time."""
-    used = [name for name, busy in time.resources.items() if busy or time.exposed.get(name)]
-    rows = ["Step", *(palette.resource(name) for name in used)]
-    traces = []
-    for name in used:
-        title, colour = palette.RESOURCES.get(name, (name, palette.OVERHEAD[1]))
+    rows, marks = [STEP], []
+    for name, busy in time.resources.items():
         exposed = time.exposed.get(name, 0.0)
-        hidden = max(0.0, time.resources[name] - exposed)
+        if not busy and not exposed:
+            continue
+        title, colour = palette.RESOURCES.get(name, (name, palette.OVERHEAD[1]))
+        hidden = max(0.0, busy - exposed)
         said = f"{title}: {seconds_text(exposed)} that nothing hides"
-        traces.append(
-            bar(
-                title,
-                colour,
-                [exposed, exposed],
-                ["Step", title],
-                [said, said],
-                [f"time.exposed.{name}"] * 2,
-                text=[title, ""],
-                textposition="inside",
-                textangle=0,
-                insidetextfont={"color": palette.text_on(colour)},
-                insidetextanchor="middle",
-            )
-        )
-        traces.append(
-            bar(
-                f"{title}, hidden",
-                colour,
-                [hidden],
-                [title],
-                [f"{title}: {seconds_text(hidden)} hidden behind other work"],
-                [f"time.hidden.{name}"],
-                marker={"opacity": HIDDEN},
-            )
-        )
-    if time.bubble_seconds:
-        said = f"{palette.phase('bubble')}: {seconds_text(time.bubble_seconds)}"
-        path = "time.bubble_seconds"
-        traces.append(phase_bar("bubble", [time.bubble_seconds], ["Step"], [said], [path]))
-    return figure(
-        traces,
-        height=80 + 34 * len(rows),
-        showlegend=False,  # each row is named
-        uniformtext={"mode": "hide", "minsize": 11},  # no name where it has no room
-        margin={"l": 8, "r": 16, "t": 8, "b": 8},
-        xaxis={"title": "seconds per step", "rangemode": "tozero"},
-        yaxis={"categoryorder": "array", "categoryarray": rows[::-1]},
-    )
+        also = f"{title}: {seconds_text(hidden)} hidden behind other work"
+        pale = Series(f"{title}, hidden", colour, opacity=HIDDEN)
+        rows.append(title)
+        marks += [
+            Mark(STEP, Series(title, colour), exposed, said, f"time.exposed.{name}", title),
+            Mark(title, Series(title, colour), exposed, said, f"time.exposed.{name}"),
+            Mark(title, pale, hidden, also, f"time.hidden.{name}"),
+        ]
+    marks.append(of_seconds(STEP, "bubble", time.bubble_seconds, "time.bubble_seconds"))
+    drawn = stacked(marks, rows, "seconds per step", showlegend=False)  # each row is named
+    return drawn.update_layout(margin={"t": 8}, height=80 + 34 * len(rows))
 
 
 def step_phases(time: Time) -> go.Figure:
     """The step as one bar: what it does, what it waits for, and the bubble."""
-    traces = [
-        phase_bar(
-            name,
-            [seconds],
-            ["Step"],
-            [f"{palette.phase(name)}: {seconds_text(seconds)}"],
-            [f"time.phases.{name}"],
-        )
-        for name, seconds in time.phases.items()
-        if seconds
-    ]
-    return figure(
-        traces,
-        height=190,
-        xaxis={"title": "seconds per step", "rangemode": "tozero"},
-        yaxis={"showticklabels": False},
-    )
+    marks = [of_seconds(STEP, part, n, f"time.phases.{part}") for part, n in time.phases.items()]
+    drawn = stacked(marks, [STEP], "seconds per step", height=190)
+    return drawn.update_yaxes(showticklabels=False)
 
 
 STAGE_PARTS = ("forward", "recompute", "backward", "communication", "host")
@@ -94,31 +61,32 @@ STAGE_PARTS = ("forward", "recompute", "backward", "communication", "host")
 
 def stages(time: Time) -> go.Figure:
     """One micro-batch on every pipeline stage."""
-    labels = [f"Stage {s.rank}" for s in time.stages]
-    traces = []
-    for part in STAGE_PARTS:
-        values = [getattr(s, part) for s in time.stages]
-        if any(values):
-            said = [
-                f"{label}, {palette.phase(part).lower()}: {seconds_text(value)}"
-                for label, value in zip(labels, values, strict=True)
-            ]
-            paths = [f"time.stages.{s.rank}.{part}" for s in time.stages]
-            traces.append(phase_bar(part, values, labels, said, paths))
-    return figure(
-        traces,
-        height=100 + (34 if len(labels) <= 4 else 20) * len(labels),
-        xaxis={"title": "seconds per micro-batch", "rangemode": "tozero"},
-        yaxis={"categoryorder": "array", "categoryarray": labels[::-1]},
-    )
+    rows = [f"Stage {s.rank}" for s in time.stages]
+    marks = [
+        of_seconds(row, part, getattr(s, part), f"time.stages.{s.rank}.{part}", f"{row}, ")
+        for part in STAGE_PARTS
+        for row, s in zip(rows, time.stages, strict=True)
+    ]
+    return stacked(marks, rows, "seconds per micro-batch")
+
+
+def compared_phases(times: Sequence[tuple[str, Time]]) -> go.Figure:
+    """Seconds of a step by phase, plan under plan on one axis. A mark's path begins with the number
+    of its plan."""
+    marks = [
+        of_seconds(name, part, t.phases.get(part, 0), f"{i}|time.phases.{part}", f"{name}<br>")
+        for part in palette.PHASE_COLOURS
+        for i, (name, t) in enumerate(times)
+    ]
+    ends = {name: (sum(t.phases.values()), seconds_text(t.step_seconds)) for name, t in times}
+    reach = 1.2 * max(end for end, _ in ends.values())
+    return stacked(marks, list(ends), "seconds of a step", ends=ends, reach=reach)
 
 
 DECADES = range(6, 19)  # of FLOP/s
 PREFIXES = ("", "K", "M", "G", "T", "P", "E")
 NEAR = 0.1  # decades: operations that lie closer to each other on the roofline are one mark
-NAMED = 0.03  # of the time of all marks: one that took more of it has its name
-APART = 0.065  # of the axis' height: names lie that far from each other, and from marks
-LETTER = 0.019  # of the axis' width on a narrow page, a letter of a name
+NAMED = 4  # of the longest marks have their names; hovering says those of all
 LISTED = 6  # operations of one mark that hovering names
 
 Placed = tuple[int, OperationTime]  # an operation, and where it is in the Report
@@ -139,43 +107,36 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
     right = max(*(x for x, _ in places), math.log10(ridge) + 0.5) + 0.3
     bottom = min(*(y for _, y in places), math.log10(peak) - 1) - 0.2
     top = math.log10(peak) + 0.4
-    roof = scatter(
-        name="Roof",
-        x=[10**left, ridge, 10**right],
-        y=[10**left * bandwidth, peak, peak],
-        mode="lines",
-        line={"color": palette.OVERHEAD[1], "width": 2},
-        hovertemplate=(
-            f"{rate_text(peak, 'FLOP/s')} ({dtype}), {rate_text(bandwidth, 'B/s')}: they meet at "
-            f"{ridge:,.0f} FLOP per byte<extra></extra>"
-        ),
-        showlegend=False,
+    said = (
+        f"{rate_text(peak, 'FLOP/s')} ({dtype}), {rate_text(bandwidth, 'B/s')}: they meet at "
+        f"{ridge:,.0f} FLOP per byte"
     )
+    corners = ((10**left, 10**left * bandwidth), (ridge, peak), (10**right, peak))
+    roof = [(x, y, said, "") for x, y in corners]
+    traces = [points("Roof", roof, palette.OVERHEAD[1], "lines", showlegend=False)]
     groups = _together(shown)
     seconds = sum(o.seconds for _, o in shown)
-    traces = [roof]
     for phase, (title, symbol) in palette.PHASES.items():
         of_phase = [g for g in groups if g[0][1].phase == phase]
-        if not of_phase:
-            continue
-        at = [_place(g[0][1]) for g in of_phase]
-        traces.append(
-            scatter(
-                name=title,
-                x=[10**x for x, _ in at],
-                y=[10**y for _, y in at],
-                mode="markers",
-                marker={
-                    "symbol": symbol,
-                    "size": [9 + 18 * math.sqrt(_seconds(g) / seconds) for g in of_phase],
-                    "color": palette.PHASE_COLOURS[phase],
-                    "line": {"width": 1, "color": "white"},
-                },
-                customdata=[(_placed(g), f"time.operations.{g[0][0]}.rate") for g in of_phase],
-                hovertemplate="%{customdata[0]}<extra></extra>",
-                unselected={"marker": {"opacity": 1}},
+        if of_phase:
+            traces.append(
+                points(
+                    title,
+                    [_mark(g) for g in of_phase],
+                    palette.PHASE_COLOURS[phase],
+                    "markers+text",
+                    marker={
+                        "symbol": symbol,
+                        "size": [9 + 18 * math.sqrt(_seconds(g) / seconds) for g in of_phase],
+                        "line": {"width": 1, "color": "white"},
+                    },
+                    text=[_name(g) if g in groups[:NAMED] else "" for g in of_phase],
+                    textposition=[
+                        "middle right" if 2 * _place(g[0][1])[0] < left + right else "bottom left"
+                        for g in of_phase
+                    ],
+                )
             )
-        )
     return figure(
         traces,
         height=360,
@@ -184,7 +145,6 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
             "type": "log",
             "range": [left, right],
             "dtick": 1,
-            "fixedrange": False,  # operations lie close to each other
         },
         yaxis={
             "title": "FLOP/s",
@@ -192,19 +152,16 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
             "range": [bottom, top],
             "tickvals": [10.0**n for n in DECADES],
             "ticktext": [f"{10 ** (n % 3)}{PREFIXES[n // 3]}" for n in DECADES],
-            "fixedrange": False,
         },
         annotations=[
-            {
-                "x": 1,
-                "xref": "paper",
-                "y": math.log10(peak) + 0.03 * (top - bottom),  # clear of the line
-                "text": f"{dtype} peak {rate_text(peak, 'FLOP/s')}",
-                "showarrow": False,
-                "xanchor": "right",
-                "yanchor": "bottom",
-            },
-            *_names(groups, seconds, APART * (top - bottom), (left, right)),
+            note(
+                f"{dtype} peak {rate_text(peak, 'FLOP/s')}",
+                1,
+                math.log10(peak) + 0.03 * (top - bottom),  # clear of the line
+                "right",
+                "bottom",
+                xref="paper",
+            )
         ],
     )
 
@@ -233,46 +190,14 @@ def _seconds(group: Sequence[Placed]) -> float:
     return sum(o.seconds for _, o in group)
 
 
-def _names(
-    groups: Sequence[Sequence[Placed]], seconds: float, apart: float, ends: tuple[float, float]
-) -> list[dict[str, Any]]:
-    """The names of the longest marks. A mark near the slope has room at its right, one under the
-    flat part of the roof below it; a name is clear of other marks and names, with no other between
-    itself and its mark, or is not there."""
-    found: list[dict[str, Any]] = []
-    left, right = ends
-    marks = [_at(group) for group in groups]
-    for group in groups:
-        if _seconds(group) < NAMED * seconds:
-            continue
-        x, y = _at(group)
-        first = literal(group[0][1].name.removeprefix("layers.").removesuffix(".matmul"))
-        said = f"{first}, {len(group) - 1} more" if len(group) > 1 else first
-        note = {"text": said, "showarrow": False, "yanchor": "middle"}
-        if x <= (left + right) / 2:
-            size = 5 + 9 * math.sqrt(_seconds(group) / seconds)
-            found.append({**note, "x": x, "y": y, "xanchor": "left", "xshift": size + 4})
-            continue
-        width = LETTER * len(said) * (right - left)
-        end = min(right, x + width / 2)
-        taken = [b for a, b in marks if end - width - NEAR < a < end + NEAR]
-        names = [n["y"] for n in found if n["xanchor"] == "right" or n["x"] > end - width]
-        taken += names
-        free = (y - k * apart / 8 for k in range(8, 21))
-        level = next((v for v in free if all(abs(v - t) > 0.72 * apart for t in taken)), None)
-        if level is not None and not any(level < name < y for name in names):
-            found.append({**note, "x": end, "y": level, "xanchor": "right"})
-    return found
+def _name(group: Sequence[Placed]) -> str:
+    first = literal(group[0][1].name.removeprefix("layers.").removesuffix(".matmul"))
+    return f"{first}, {len(group) - 1} more" if len(group) > 1 else first
 
 
-def _at(group: Sequence[Placed]) -> tuple[float, float]:
-    """Where a mark is: at the longest of its operations."""
-    return _place(group[0][1])
-
-
-def _placed(group: Sequence[Placed]) -> str:
-    """What hovering over a mark of the roofline says."""
-    first = group[0][1]
+def _mark(group: Sequence[Placed]) -> tuple[float, float, str, str]:
+    """A mark of the roofline, at the longest of its operations, with what hovering says."""
+    number, first = group[0]
     lines = [
         f"<b>{literal(o.name)}</b> ({palette.phase(o.phase).lower()}): {seconds_text(o.seconds)}"
         for _, o in group[:LISTED]
@@ -284,9 +209,5 @@ def _placed(group: Sequence[Placed]) -> str:
         f"{rate_text(first.flops / first.seconds, 'FLOP/s')}, bound by "
         f"{palette.resource(first.bound_by)}"
     )
-    return "<br>".join(lines)
-
-
-def literal(text: str) -> str:
-    """Text that came from outside, so that Plotly does not read its tags."""
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+    x, y = _place(first)
+    return 10**x, 10**y, "<br>".join(lines), f"time.operations.{number}.rate"

@@ -8,7 +8,21 @@ from typing import Any
 
 import streamlit as st
 
-from app import bar, charts, given, grid, levers, parts, pins, rest, shared, state, tables, why
+from app import (
+    bar,
+    charts,
+    elements,
+    given,
+    grid,
+    levers,
+    parts,
+    pins,
+    rest,
+    shared,
+    state,
+    tables,
+    why,
+)
 from app.bar import Bar
 from app.tables.compare import FIELD, FIGURE, Column
 from app.text import VERDICTS, plain
@@ -74,17 +88,9 @@ def draw() -> None:
 def _how() -> None:
     """Said while there is nothing to compare: what to do next."""
     if state.pinned():
-        parts.prose(
-            "**This plan is pinned.** Change something of it, and both stand here side by side. "
-            "*Add to Compare* then keeps that one too: up to six plans. The address carries all of "
-            "them, so that a link shows what you see."
-        )
+        parts.prose(elements.text("compare_pinned"))
         return
-    parts.prose(
-        "**Pin this plan, then change something of it, and both stand here side by side.** Up to "
-        "six plans can be compared. The address carries all of them, so that a link shows what you "
-        "see."
-    )
+    parts.prose(elements.text("compare_how"))
     with st.container(horizontal=True):
         st.button(
             "Pin this plan",
@@ -250,7 +256,7 @@ def _figures(found: Sequence[Column], alike: bool) -> int:
 
     alt = "Figures of the plans, side by side"
     grid.draw(rows, "compare_figures", alt, (FIGURE, *names), clicked)
-    parts.small("A click on a figure says why it is so, in the plan of its column.")
+    elements.caption("compare_figures")
     return base
 
 
@@ -259,12 +265,8 @@ def _times(found: Sequence[Column]) -> None:
     times = [(c.name, c.report.time) for c in timed if c.report.time]
     if len(times) > 1:
         st.markdown("##### Seconds of a step, by phase")
-        parts.chart(
-            charts.compared_phases(times),
-            key="compare_phases",
-            alt="Seconds of a step by phase, plan under plan on one axis",
-            of=[c.plan for c in timed],
-        )
+        drawn = charts.compared_phases(times)
+        elements.chart("compare_phases", drawn, of=[c.plan for c in timed])
 
 
 def _waterfall(found: Sequence[Column], base: int) -> None:
@@ -292,7 +294,8 @@ def _waterfall(found: Sequence[Column], base: int) -> None:
         ends = (one.name, other.name)
         levers.waterfall_charts(changes, one.report, other.report, ends, other.plan)
         rows = [{"from": one.name, "to": other.name, **row} for row in tables.waterfall(changes)]
-        levers.waterfall_table(rows, "compare_changes")
+        elements.table("compare_changes", rows)
+        elements.caption("waterfall")
 
 
 def _file(found: Sequence[Column]) -> None:

@@ -10,6 +10,7 @@ import streamlit as st
 
 from app import (
     charts,
+    elements,
     exploring,
     given,
     grid,
@@ -206,10 +207,7 @@ def _sweep(plan: Plan, now: Asked) -> None:
             alt=f"{found.figure.title} against {name}. {' '.join(said)}",
             take=take,
         )
-        parts.small(
-            "A click on a point or bar makes it the plan, and so does *Use* in the table; the "
-            "browser's Back undoes that. A click on a number of the table says why it is so."
-        )
+        elements.caption("swept")
     rows = tables.swept(found)
 
     columns = [name, *([] if found.figure.parts else [found.figure.title]), *tables.SWEPT_COLUMNS]
@@ -226,7 +224,7 @@ def _sweep(plan: Plan, now: Asked) -> None:
         use=lambda row: take(found.spots[row].value_at),
         by={name: Column(by=("to",)), found.figure.title: Column(by=("value",))},
     )
-    parts.download("Sweep (CSV)", rows, "memplan-sweep.csv")
+    elements.file("swept", rows)
 
 
 def _table(
@@ -292,12 +290,8 @@ def _map(plan: Plan, now: Asked) -> None:
         f"{exploring.title(found.across)}, with the frontier of what fits",
         take=take,
     )
-    parts.small(
-        "A click on a cell makes it the plan; the browser's Back undoes that. A cross: does not "
-        "fit. A question mark: may fit, as its interval straddles the capacity. The red line: the "
-        "frontier of what fits. Framed: this plan."
-    )
-    parts.download("Map (CSV)", lambda: tables.mapped(found), "memplan-map.csv")
+    elements.caption("mapped")
+    elements.file("mapped", lambda: tables.mapped(found))
 
 
 # --- search --------------------------------------------------------------------------------------
@@ -339,26 +333,15 @@ def _gpus(plan: Plan, now: Asked) -> None:
             parts.small(f"The nearest: {plain(tables.server_text_of(point))}. There {misses}.")
     rows = tables.servers(found, bool(by))
     if by:
-        parts.small(
-            "**Choices, ranks and costs are as predicted.** Calibrated seconds stand beside those "
-            "that your benchmark says something of."
-        )
-    beside = tables.CALIBRATED.values()
+        elements.caption("ranks_predicted")
     _table(
         rows,
-        [name for name in tables.SERVER_COLUMNS if by or name not in beside],
+        elements.columns("servers", rows) or (),
         "explore_gpus",
         "What serves the plan, accelerator by accelerator",
         plans=[p.plan for p in found],
         use=lambda row: state.replace(found[row].plan),
         height=620,
     )
-    parts.small(
-        "Of each the least rent: tensor parallelism (TP) within one fast domain, and replicas, "
-        "each with its users. Of one rank are those that differ by less than a percent. *Use* "
-        "books a row; a click on a "
-        "number says why, on a head sorts. Prices are the plan's own, or else the least "
-        "of the price list, with their date. `memplan search --serve` tries engines and dtypes "
-        "too. What trains the plan is on *Train*, at *On which GPUs*."
-    )
-    parts.download("On which GPUs (CSV)", rows, "memplan-gpus.csv")
+    elements.caption("gpus")
+    elements.file("servers", rows)

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import charts, parts, shared, start, state, tables
+from app import charts, elements, parts, shared, start, state, tables
 from app.text import VERDICTS, plain
 from memcore.plan.field import SAME
 from memcore.plan.plan import Plan, change_texts
@@ -50,12 +50,7 @@ def section(memory: Memory) -> None:
             label = _named(lever.label, lever.followers, but)
             _row(lever.name, label, cells, lever, lever.changes)
     with st.container(horizontal=True, key="folds"):
-        parts.folded(
-            "All changes", _table, tables.levers(found), "levers", tables.LEVER_COLUMNS,
-            "Changes to the plan, with what each saves and costs",
-            f"{ORDER} Those of one rank cannot be told apart. Two at once are tried where no "
-            "single one on the same GPUs fits and trains the same.",
-        )  # fmt: skip
+        parts.folded("All changes", _table, "levers", tables.levers(found), ORDER)
         if not hopeless:
             parts.folded("On which GPUs", _elsewhere)
 
@@ -70,22 +65,10 @@ def _elsewhere() -> None:
             f"**Nowhere {plain(within)}**, with {most}." if within else f"**Nowhere**, with {most}."
         )
         return
-    rows = tables.trainers(found)
-    parts.table(
-        rows,
-        key="trainers",
-        alt="On how few GPUs of each kind the plan is trained",
-        columns=tables.TRAINER_COLUMNS,
-        use=lambda row: state.replace(found[row].plan),
-        height=260,
+    elements.table(
+        "trainers", tables.trainers(found), use=lambda row: state.replace(found[row].plan)
     )
-    kept = f" {plain(within)}" if within else ""
-    parts.small(
-        f"Of each the fewest GPUs on which it fits{kept}, all else as in the plan; the cheapest "
-        "run first; those of one rank cannot be told apart by cost. Prices are the plan's own, or "
-        "else the least of the price list."
-    )
-    parts.download("GPUs to train on (CSV)", rows, "memplan-train-on.csv")
+    elements.caption("trainers", within=f" {plain(within)}" if within else "")
 
 
 def phases() -> None:
@@ -108,10 +91,7 @@ def phases() -> None:
             cells = {f"saves {bytes_text(r.saved_bytes)}": SAVES, _costs(r): COSTS}
             label = _named(r.label, r.followers)
             _row(f"phase_{i}", label, cells | {VERDICTS[r.verdict]: THEN}, r.plan, r.changes)
-    parts.small(
-        "Of the device memory of the fullest phase, at most. The training stays the same; each "
-        "line is the difference of two evaluations."
-    )
+    elements.caption("reliefs")
 
 
 def servers() -> None:
@@ -133,13 +113,7 @@ def servers() -> None:
         label = _named(lever.label, lever.followers, but)
         label += f"  \n:small[{plain(tables.server_text(lever))}]"
         _row(f"serve_{lever.name}", label, {}, lever.plan, lever.changes)
-    parts.folded(
-        "All changes", _table, tables.server_levers(found), "server_levers",
-        tables.SERVER_LEVER_COLUMNS, "Changes to the server, with what each gives and costs",
-        "Those that serve all come first, the cheapest in GPU time of a request first; those of "
-        "one rank cannot be told apart. A draft's guesses are taken at the plan's share, and a "
-        "head as one that exists.",
-    )  # fmt: skip
+    parts.folded("All changes", _table, "server_levers", tables.server_levers(found))
 
 
 def _row(
@@ -160,11 +134,11 @@ def _row(
         )
 
 
-def _table(rows: tables.Rows, key: str, columns: Sequence[str], alt: str, order: str) -> None:
+def _table(name: str, rows: tables.Rows, order: str = "") -> None:
     """All changes."""
-    parts.table(rows, key=key, alt=alt, columns=columns)
-    parts.small(f"{len(rows)} changes; each line is the plan with that change. {order}")
-    parts.download("Changes (CSV)", rows, f"memplan-{key.replace('_', '-')}.csv")
+    elements.table(name, rows)
+    lines = f"{len(rows)} changes; each line is the plan with that change."
+    parts.small(f"{lines} {order} {elements.text(name)}")
 
 
 def _costs(r: Relief) -> str:
@@ -203,10 +177,9 @@ def waterfall() -> None:
         return
     st.markdown("##### From the pinned plan to this one")
     waterfall_charts(changes, then, now, ("Pinned", "This plan"))
-    rows = tables.waterfall(changes)
     with st.expander("Change by change"):
-        waterfall_table(rows, "waterfall")
-        parts.download("Waterfall (CSV)", rows, "memplan-waterfall.csv")
+        elements.table("waterfall", tables.waterfall(changes))
+        elements.caption("waterfall")
 
 
 def waterfall_charts(
@@ -221,35 +194,22 @@ def waterfall_charts(
     alt, plans = f"from {ends[0]} to {ends[1]}, change by change", [of] if of else []
     left, right = st.columns(2)
     if was.memory and now.memory:
+        before, after = was.memory.allocated_bytes, now.memory.allocated_bytes
         with left:
             parts.chart(
-                charts.waterfall_bytes(
-                    changes, was.memory.allocated_bytes, now.memory.allocated_bytes, ends
-                ),
+                charts.waterfall_bytes(changes, before, after, ends),
                 key="waterfall_bytes",
                 alt=f"Allocated bytes at the peak, {alt}",
                 of=plans,
             )
     with right:
         if was.time and now.time:
+            first, last = was.time.step_seconds, now.time.step_seconds
             parts.chart(
-                charts.waterfall_seconds(
-                    changes, was.time.step_seconds, now.time.step_seconds, ends
-                ),
+                charts.waterfall_seconds(changes, first, last, ends),
                 key="waterfall_seconds",
                 alt=f"Seconds of a step, {alt}",
                 of=plans,
             )
         else:
             parts.absent("The time of a step")
-
-
-def waterfall_table(rows: tables.Rows, key: str) -> None:
-    """The same in figures."""
-    parts.table(
-        rows,
-        key=key,
-        alt="What each change moved",
-        columns=("change", "memory", "device memory", "step time", "time per token"),
-    )
-    parts.small("Fields are changed one by one, in the order of a plan; together they add up.")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import streamlit as st
 
-from app import given, parts, places, state, tables
+from app import elements, given, parts, places, state, tables
 from app.line import Item
 from app.text import plain
 from memcore.errors import Issue
@@ -30,18 +30,6 @@ OF_STEP = (
 OF_SERVER = (
     ("bench_token", "Milliseconds per token, after the first", 1e7, "e.g. 14"),
     ("bench_first", "Seconds to the first token (if known)", MOST_WAIT, "e.g. 0.9"),
-)
-ABOUT_STEP = (
-    "Did this plan run? Say what one optimizer step took, or drop a memory snapshot. Every plan "
-    "with its framework, kernels, attention, adapter and GPU is then shown twice: as predicted, "
-    "and as your run has it. The link carries it."
-)
-ABOUT_SERVER = (
-    "Did you benchmark this server? Say what it took, or drop or paste what `vllm bench serve`, "
-    "SGLang's `bench_serving`, `trtllm-bench`, `llama-bench`, genai-perf or AIPerf printed. Other "
-    "loads of this server are then shown twice: as predicted, and as your benchmark has them. The "
-    "link carries it. A benchmark has as many requests at all times, so *Arrivals* becomes a "
-    "closed loop."
 )
 
 
@@ -90,11 +78,7 @@ def _content(server: bool) -> None:
     here = by.plan == state.plan()
     st.markdown(_server_text(by, here) if server else _step_text(by, here))
     if calibrated := _calibrated(server):
-        parts.table(
-            tables.calibrated(calibrated),
-            key="calibrated",
-            alt="Figures as predicted, and calibrated by what was measured",
-        )
+        elements.table("calibrated", tables.calibrated(calibrated))
         parts.small(plain(calibrated.assumed))
     if refused := given.refused(server):
         st.warning(
@@ -134,7 +118,7 @@ def _server_text(by: Measured, here: bool) -> str:
 
 
 def _ask(server: bool) -> None:
-    parts.prose(ABOUT_SERVER if server else ABOUT_STEP)
+    parts.prose(elements.text(f"measure_{'server' if server else 'step'}"))
     with st.form("measured_form", border=False):
         *columns, last = st.columns([2, 2, 1], vertical_alignment="bottom")
         for column, (key, label, most, example) in zip(
@@ -200,7 +184,7 @@ def _snapshot() -> None:
         parts.prose(_why_not(device.most[ALLOCATED], report.memory))
     rows = tables.memory_compared(device, report.memory)
     if rows:
-        parts.table(rows, key="held", alt="The plan's peak, and what a run had")
+        elements.table("held", rows)
 
 
 def _peak(device: GpuMemory) -> str:

@@ -7,28 +7,21 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 
-from app import bar, palette
+from app import bar
+from app.elements import figures
 from app.fields import in_words, setting
 from app.tables.levers import saved_text
+from app.tables.measured import calibrated as calibrated_rows
 from app.text import VERDICTS, title_of_plan
+from memcore.explain.book import Book
 from memcore.plan.plan import Plan, title_of
-from memcore.report import Memory, Report, Run, Serve, Time, TogetherMemory
+from memcore.report import Report, Run, TogetherMemory
 from memcore.search.change import differences
 from memcore.search.levers import Lever
-from memcore.search.measured import FIRST, STEP, TOKEN, Calibrated
+from memcore.search.measured import Calibrated
 from memcore.search.prices import own_price
 from memcore.serving.notes import serving_notes
-from memcore.units import (
-    bytes_text,
-    count_text,
-    energy_text,
-    gib_text,
-    hours_text,
-    money_text,
-    relative_text,
-    rent_text,
-    seconds_text,
-)
+from memcore.units import bytes_text, gib_text, money_text, relative_text, rent_text, seconds_text
 from memcore.version import version
 
 Line = tuple[str, str]
@@ -70,23 +63,32 @@ def page(
     `link` opens the plan again; `calibrated`: its step beside a measured one; `beside`: a row for
     each field and figure in which it and other plans differ, a column for each plan; `server`: its
     server beside a measured one."""
-    title = title_of_plan(plan)
+    title, book = title_of_plan(plan), Book(plan, report)
     parts = [f"<h1>{_safe(title)}</h1>"]
     if report.together and about in (TOGETHER, ""):
         parts += _together(report.together)
     trains = about != SERVING or not report.serve
     if trains and report.memory:
-        parts += _verdict(report.memory)
+        m = report.memory
+        parts += _verdict("Training", m.verdict, m.device_bytes, bar.of_training(m))
     if trains and report.run:
-        parts.append(_table("The whole run", _run(plan, report.run)))
+        cost = ("Cost", _cost(plan, report.run))
+        parts.append(_table("The whole run", [cost, *_figures(book, "run")]))
     if trains and report.memory:
-        parts.append(_table("Memory of a GPU", _memory(report.memory)))
+        parts.append(_table("Memory of a GPU", _figures(book, "memory")))
     if trains and report.time:
-        again = _calibrated(calibrated) if calibrated else []
-        parts.append(_table("Time of a step", [*_time(report.time, report.if_it_fitted), *again]))
+        step = (f"Step{report.if_it_fitted}", seconds_text(report.time.step_seconds))
+        lines = [step, *_figures(book, "time"), *_calibrated(calibrated)]
+        parts.append(_table("Time of a step", lines))
     serves = report.serve and not (trains and about and report.memory)
     if serves and report.serve:
-        parts += _serve(plan, report.serve, _calibrated(server) if server else ())
+        s, n = report.serve, plan.serve.concurrency
+        word = "fits" if s.fits else "over"
+        parts.append(_said(f"Serving {n:,} sequences at once {VERDICTS[word]}.", word))
+        parts.append(_bar(bar.of_serving(s, n)))
+        rent = ("Rent of all GPUs", _rent(plan))
+        lines = [rent, *_figures(book, "serving"), *_calibrated(server)]
+        parts.append(_table("Serving", lines))
     parts += _beside(beside)
     changed = differences(Plan(), plan).items()
     settings = [(title_of(path), setting(plan, path, value)) for path, value in changed]
@@ -140,111 +142,50 @@ def _bar(drawn: bar.Bar) -> str:
     return f'{bar.small(drawn)}<div class="key">{key}{limit}</div>'
 
 
-def _verdict(m: Memory) -> list[str]:
-    low, high = m.device_bytes
-    said = (
-        f"Training {VERDICTS[m.verdict]}: {gib_text(low)} to {gib_text(high)} of "
-        f"{gib_text(m.capacity_bytes)} per GPU."
-    )
-    return [f'<p class="verdict {m.verdict}">{_safe(said)}</p>', _bar(bar.of_training(m))]
+def _said(verdict: str, word: str) -> str:
+    return f'<p class="verdict {word}">{_safe(verdict)}</p>'
 
 
-def _memory(m: Memory) -> list[Line]:
-    low, high = m.device_bytes
-    return [
-        ("Allocated at the peak", bytes_text(m.allocated_bytes)),
-        ("Reserved by the allocator", " to ".join(map(bytes_text, m.reserved_bytes))),
-        ("Device memory", f"{bytes_text(low)} to {bytes_text(high)}"),
-        ("Capacity of a GPU", bytes_text(m.capacity_bytes)),
-    ]
+def _verdict(what: str, word: str, device: Sequence[int], drawn: bar.Bar) -> list[str]:
+    low, high = map(gib_text, device)
+    said = f"{what} {VERDICTS[word]}: {low} to {high} of {gib_text(drawn.limit)} per GPU."
+    return [_said(said, word), _bar(drawn)]
 
 
 def _together(found: TogetherMemory) -> list[str]:
-    low, high = found.device_bytes
-    said = (
-        f"The fullest phase {VERDICTS[found.verdict]}: {gib_text(low)} to {gib_text(high)} of "
-        f"{gib_text(found.capacity_bytes)} per GPU."
-    )
     lines = [(p.label, " to ".join(map(bytes_text, p.device_bytes))) for p in found.phases]
+    drawn = bar.of_together(found)
     return [
-        f'<p class="verdict {found.verdict}">{_safe(said)}</p>',
-        _bar(bar.of_together(found)),
+        *_verdict("The fullest phase", found.verdict, found.device_bytes, drawn),
         _table("Memory of a GPU in each phase", lines),
     ]
 
 
-def _time(t: Time, if_it_fitted: str) -> list[Line]:
-    low, high = t.step_interval
-    return [
-        (f"Step{if_it_fitted}", seconds_text(t.step_seconds)),
-        ("Nine of ten measured steps of the like", f"{seconds_text(low)} to {seconds_text(high)}"),
-        ("Tokens a second, all GPUs", count_text(t.tokens_per_second)),
-        ("Model FLOPs utilization", f"{t.mfu:.1%}"),
-        ("Waits longest for", palette.resource(t.bound_by)),
-    ]
+def _figures(book: Book, section: str) -> list[Line]:
+    """The numbers of a section, as their explanations have them."""
+    return [(row["what"], row["is"]) for row in figures(book, f"report_{section}")]
 
 
-MOVED = {
-    STEP: "Step, calibrated by a measured one",
-    FIRST: "Time to the first token, calibrated",
-    TOKEN: "Time per output token, calibrated",
-}
-
-
-def _calibrated(of: Calibrated) -> list[Line]:
-    lines = [(what, of.moved[name].text) for name, what in MOVED.items() if name in of.moved]
-    if "run_seconds" in of.numbers:
-        lines.append(("The whole run, calibrated", seconds_text(of.numbers["run_seconds"][1])))
-    if "cost" in of.numbers:
-        lines.append(("The whole run's cost, calibrated", money_text(of.numbers["cost"][1])))
+def _calibrated(of: Calibrated | None) -> list[Line]:
+    if of is None:
+        return []
+    lines = [(f"{row['figure']}, calibrated", row["calibrated"]) for row in calibrated_rows(of)]
     return [*lines, ("What that rests on", of.assumed)]
 
 
-def _run(plan: Plan, run: Run) -> list[Line]:
+def _cost(plan: Plan, run: Run) -> str:
     price, whose = own_price(plan)
-    cost = "no price is known"
-    if price is not None:
-        at = "at" if run.cost is not None else f"at the lowest list price ({whose}),"
-        cost = f"{money_text(price * run.gpu_hours)} {at} ${price:,.2f} an hour for a GPU"
-    return [
-        ("Cost", cost),
-        ("Tokens", count_text(plan.run.tokens)),
-        ("Time", seconds_text(run.seconds)),
-        ("Time with saves and failures", seconds_text(run.elapsed_seconds)),
-        ("GPU-hours", hours_text(run.gpu_hours)),
-        ("Energy", energy_text(run.energy_joules)),
-        ("Disk for checkpoints", bytes_text(run.disk_bytes)),
-    ]
+    if price is None:
+        return "no price is known"
+    at = "at" if run.cost is not None else f"at the lowest list price ({whose}),"
+    return f"{money_text(price * run.gpu_hours)} {at} ${price:,.2f} an hour for a GPU"
 
 
-def _serve(plan: Plan, s: Serve, calibrated: Iterable[Line]) -> list[str]:
-    word = "fits" if s.fits else "over"
-    said = f"Serving {plan.serve.concurrency:,} sequences at once {VERDICTS[word]}."
-    gpus = f"{s.gpus_per_replica:,} GPU" + "s" * (s.gpus_per_replica > 1)
+def _rent(plan: Plan) -> str:
     price, whose = own_price(plan)
-    rent = "no price is known"
-    if price is not None:
-        rent = f"{rent_text(price * plan.cluster.gpus)}, at {money_text(price)} each ({whose})"
-    lines = [
-        ("Rent of all GPUs", rent),
-        ("Replicas", f"{s.replicas:,} of {gpus} each"),
-        ("Sequences that fit on a replica", f"{s.max_concurrency:,}"),
-    ]
-    if s.ttft_seconds is not None and s.tpot_seconds is not None:
-        lines += [
-            ("Time to the first token", seconds_text(s.ttft_seconds)),
-            ("Time per output token", seconds_text(s.tpot_seconds)),
-        ]
-    if s.cost_per_million_in is not None and s.cost_per_million_out is not None:
-        lines += [
-            ("A million tokens in", money_text(s.cost_per_million_in)),
-            ("A million tokens out", money_text(s.cost_per_million_out)),
-        ]
-    return [
-        f'<p class="verdict {word}">{_safe(said)}</p>',
-        _bar(bar.of_serving(s, plan.serve.concurrency)),
-        _table("Serving", [*lines, *calibrated]),
-    ]
+    if price is None:
+        return "no price is known"
+    return f"{rent_text(price * plan.cluster.gpus)}, at {money_text(price)} each ({whose})"
 
 
 def _lever(lever: Lever) -> Line:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import streamlit as st
 
-from app import given, parts, shared, state, stream
-from memcore.stream import Load, Stream
+from app import elements, given, parts, shared, state, stream
+from memcore.stream import Stream
 
 
 def nobodys_rate() -> None:
@@ -18,17 +17,13 @@ def nobodys_rate() -> None:
     if {"serve.arrival_rate", "serve.arrivals"} & state.changed().keys():
         return
     with st.container(horizontal=True, vertical_alignment="center"):
-        parts.small(
-            f"**{s.arrival_rate:,.4g} requests a second are only an example**: nobody has said how "
-            "many come. Yours is *Arrival rate*, in the sidebar under *Request stream*.",
-            "content",
-        )
+        parts.small(elements.text("example_rate", rate=f"{s.arrival_rate:,.4g}"), "content")
         st.button(
             f"{s.concurrency:,} users instead",
             key="closed_loop",
             on_click=state.change,
             args=({"serve.arrivals": "closed"},),
-            help=f"{s.concurrency:,} at a time, each asks again as soon as it has its answer.",
+            help=elements.text("closed_loop", users=f"{s.concurrency:,}"),
         )
 
 
@@ -37,11 +32,7 @@ def _charts(found: Stream) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("**What the cache was for**")
-        parts.chart(
-            stream.shares(found),
-            key="stream_shares",
-            alt="Shares of the KV cache by use under each strategy, averaged over time",
-        )
+        elements.chart("stream_shares", stream.shares(found))
     with right:
         quantity = st.segmented_control(
             "Over time",
@@ -51,11 +42,7 @@ def _charts(found: Stream) -> None:
             required=True,
             key="stream_quantity",
         )
-        parts.chart(
-            stream.over_time(found, quantity),
-            key="stream_over_time",
-            alt="The chosen quantity over the time of the simulation, by strategy",
-        )
+        elements.chart("stream_over_time", stream.over_time(found, quantity))
 
 
 def requests() -> None:
@@ -72,33 +59,24 @@ def requests() -> None:
         return
     parts.stream_metrics(stream.metrics(stream.of_plan(found, plan), plan))
     _charts(found)
-    compared = stream.rows(found)
-    parts.table(
-        compared,
-        key="stream_table",
-        alt="The figures of each strategy",
-        columns=stream.shown(found),
-    )
+    elements.table("strategies", stream.rows(found), columns=stream.shown(found))
     parts.small(stream.legend(found))
     speeds = shared.speeds(plan)
     st.markdown("##### Time per token against throughput")
-    parts.chart(
-        stream.speed(speeds, found),
-        key="stream_speed",
-        alt="Time per output token against output tokens per second",
-    )
-    parts.small(stream.SPEED_LEGEND)
+    elements.chart("stream_speed", stream.speed(speeds, found))
+    elements.caption("speeds")
     with st.container(horizontal=True):
-        parts.download("Strategies (CSV)", compared, "memplan-stream.csv")
-        parts.download(
-            "Over time (CSV)", partial(stream.moments, found), "memplan-stream-timeline.csv"
-        )
-        parts.download("Throughput (CSV)", partial(stream.speeds, speeds), "memplan-throughput.csv")
+        elements.file("moments", partial(stream.moments, found))
+        elements.file("speeds", partial(stream.speeds, speeds))
 
 
-def _chart(found: Sequence[Load]) -> None:
-    """One latency against the rate."""
+def rates() -> None:
+    """What requests feel at one rate after another."""
     plan = state.plan()
+    loads = shared.loads(plan, given.lengths()[0])
+    if not loads:
+        parts.absent("A stream of requests")
+        return
     latency = st.segmented_control(
         "Against the arrival rate",
         stream.load_choices(plan),
@@ -107,19 +85,6 @@ def _chart(found: Sequence[Load]) -> None:
         required=True,
         key="stream_load",
     )
-    parts.chart(
-        stream.load(found, latency, plan),
-        key="stream_load_chart",
-        alt="Latency of the plan's own cache against the arrival rate",
-    )
-
-
-def rates() -> None:
-    """What requests feel at one rate after another."""
-    loads = shared.loads(state.plan(), given.lengths()[0])
-    if not loads:
-        parts.absent("A stream of requests")
-        return
-    _chart(loads)
-    parts.small(stream.load_legend(loads, state.plan()))
-    parts.download("Arrival rates (CSV)", stream.load_rows(loads), "memplan-rates.csv")
+    elements.chart("stream_load_chart", stream.load(loads, latency, plan))
+    parts.small(stream.load_legend(loads, plan))
+    elements.file("rates", stream.load_rows(loads))

@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from app import palette
+from app import elements, palette
 from app.charts.base import Mark, Series, figure, points, rule, stacked
 from app.tables.base import Rows
 from memcore.plan.plan import Plan
@@ -228,18 +228,8 @@ def legend(stream: Stream) -> str:
     refused = ""
     if any(r.refused for r in stream.runs):
         refused = "Refused: longer than the empty cache. "
-    return (
-        "Times are medians and 99th percentiles. Preempted: for want of a block, and "
-        f"computed again. {refused}Pages need a table from positions to blocks: "
-        f"{bytes_text(stream.block_table_bytes)} for all sequences at their longest."
-    )
-
-
-SPEED_LEGEND = (
-    "The line is decoding alone, at half of an output's length, from one sequence at once on; "
-    "where it turns back, matrix products need one more row of tiles. Fit: at full length. The "
-    "diamonds are the simulated strategies, which read prompts in between."
-)
+    table = bytes_text(stream.block_table_bytes)
+    return elements.text("strategies", refused=refused, table=table)
 
 
 def load_legend(found: Sequence[Load], plan: Plan) -> str:

@@ -86,7 +86,6 @@ def compared_phases(times: Sequence[tuple[str, Time]]) -> go.Figure:
 DECADES = range(6, 19)  # of FLOP/s
 PREFIXES = ("", "K", "M", "G", "T", "P", "E")
 NEAR = 0.1  # decades: operations that lie closer to each other on the roofline are one mark
-NAMED = 4  # of the longest marks have their names; hovering says those of all
 LISTED = 6  # operations of one mark that hovering names
 
 Placed = tuple[int, OperationTime]  # an operation, and where it is in the Report
@@ -94,7 +93,7 @@ Placed = tuple[int, OperationTime]  # an operation, and where it is in the Repor
 
 def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) -> go.Figure:
     """Operations by arithmetic intensity and achieved FLOP/s, under the two ceilings of the GPU.
-    Those that lie together are one mark, as large as their time; the longest have names."""
+    Those that lie together are one mark, as large as their time; the longest has its name."""
     shown = [
         (i, o)
         for i, o in enumerate(operations)
@@ -105,6 +104,7 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
     places = [_place(o) for _, o in shown] or [(math.log10(ridge), math.log10(peak))]
     left = min(*(x for x, _ in places), math.log10(ridge) - 0.5) - 0.3
     right = max(*(x for x, _ in places), math.log10(ridge) + 0.5) + 0.3
+    middle = (left + right) / 2
     bottom = min(*(y for _, y in places), math.log10(peak) - 1) - 0.2
     top = math.log10(peak) + 0.4
     said = (
@@ -130,11 +130,10 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
                         "size": [9 + 18 * math.sqrt(_seconds(g) / seconds) for g in of_phase],
                         "line": {"width": 1, "color": "white"},
                     },
-                    text=[_name(g) if g in groups[:NAMED] else "" for g in of_phase],
-                    textposition=[
-                        "middle right" if 2 * _place(g[0][1])[0] < left + right else "bottom left"
-                        for g in of_phase
-                    ],
+                    text=[_name(g) if g == groups[0] else "" for g in of_phase],
+                    textposition="bottom left"
+                    if middle < _place(groups[0][0][1])[0]
+                    else "middle right",
                 )
             )
     return figure(

@@ -18,6 +18,7 @@ from app.tables.base import Rows as Rows
 from app.tables.base import breakdown as breakdown
 from app.tables.base import context as context
 from app.tables.base import csv as csv
+from app.tables.base import figures as figures
 from app.tables.base import written as written
 from app.tables.compare import compared_calibrated as compared_calibrated
 from app.tables.compare import compared_fields as compared_fields
@@ -25,9 +26,7 @@ from app.tables.compare import compared_figures as compared_figures
 from app.tables.compare import compared_listed as compared_listed
 from app.tables.compare import side_by_side as side_by_side
 from app.tables.compare import tidy as tidy
-from app.tables.explore import SERVER_COLUMNS as SERVER_COLUMNS
 from app.tables.explore import SWEPT_COLUMNS as SWEPT_COLUMNS
-from app.tables.explore import TRAINER_COLUMNS as TRAINER_COLUMNS
 from app.tables.explore import mapped as mapped
 from app.tables.explore import server_text_of as server_text_of
 from app.tables.explore import servers as servers
@@ -36,8 +35,6 @@ from app.tables.explore import trainers as trainers
 from app.tables.lens import lens as lens
 from app.tables.lens import lens_groups as lens_groups
 from app.tables.lens import lens_ways as lens_ways
-from app.tables.levers import LEVER_COLUMNS as LEVER_COLUMNS
-from app.tables.levers import SERVER_LEVER_COLUMNS as SERVER_LEVER_COLUMNS
 from app.tables.levers import cost_text as cost_text
 from app.tables.levers import levers as levers
 from app.tables.levers import saved_text as saved_text
@@ -57,14 +54,10 @@ from app.tables.search import FOUND_COLUMNS as FOUND_COLUMNS
 from app.tables.search import changes as changes
 from app.tables.search import found as found
 from app.tables.serve import limits as limits
-from app.tables.serve import serving as serving
 from app.tables.serve import together as together
 from app.tables.tiers import in_tiers as in_tiers
 from app.tables.tiers import tiers as tiers
-from app.tables.time import TRANSFER_COLUMNS as TRANSFER_COLUMNS
-from app.tables.time import answers as answers
 from app.tables.time import operations as operations
 from app.tables.time import phases as phases
-from app.tables.time import resources as resources
 from app.tables.time import transfers as transfers
 from app.tables.why import parts as parts

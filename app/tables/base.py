@@ -10,6 +10,7 @@ from csv import DictWriter
 from typing import Any
 
 from app import palette
+from memcore.explain.book import Book
 from memcore.plan.plan import Plan
 from memcore.report import Memory
 from memcore.search.measured import FIRST, STEP, TOKEN, Calibrated
@@ -120,6 +121,16 @@ def breakdown(memory: Memory) -> Rows:
         }
         for part, kind, ends, path in lines
     ]
+
+
+def figures(book: Book, paths: Sequence[str]) -> Rows:
+    """Numbers as their explanations have them: those that the report has and that are not 0."""
+    every = [e for e in map(book.found, paths) if e is not None and e.value]
+    return [
+        {"what": e.what, "is": e.text, "value": e.value, "unit": e.unit, "meaning": e.meaning,
+         PATH: e.path}
+        for e in every
+    ]  # fmt: skip
 
 
 def axes(names: Sequence[str]) -> str:

@@ -91,13 +91,6 @@ def servers(found: Sequence[Point], calibrated: bool = False) -> Rows:
     ]
 
 
-SERVER_COLUMNS = (
-    *("rank", "GPU", "GPUs", "USD an hour", "USD a million tokens", "first token", "per token"),
-    *CALIBRATED.values(),
-    *("tensor parallel", "replicas", "users of one", "tokens/s of one", "price of"),
-)
-
-
 def server_text_of(point: Point) -> str:
     """What is booked, costs and does, in words."""
     f = point.figures
@@ -134,11 +127,6 @@ def trainers(found: Sequence[Booking]) -> Rows:
         }
         for b in found
     ]
-
-
-TRAINER_COLUMNS = (
-    *("rank", "GPU", "GPUs", "whole run", "cost", "USD an hour", "step", "to spare", "price of"),
-)
 
 
 def mapped(found: Map) -> Rows:

@@ -44,15 +44,6 @@ def levers(found: Sequence[Lever]) -> Rows:
     ]
 
 
-LEVER_COLUMNS = (
-    *("rank", "change", "saves", "step time", "GPU time per token", "verdict", "it", "and sets"),
-)
-SERVER_LEVER_COLUMNS = (
-    *("rank", "change", "and sets", "answers", "verdict", "room for", "first token", "a token"),
-    *("GPU time of a request", "against now"),
-)
-
-
 def server_levers(found: Sequence[ServerLever]) -> Rows:
     """Every lever of a server, the best first."""
     return [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from app.tables.base import PATH, Rows, latency_text
 from app.tables.measured import CALIBRATED, moved_text
 from memcore.plan.plan import Plan
-from memcore.report import Serve, TogetherMemory
+from memcore.report import TogetherMemory
 from memcore.search.measured import Calibrated
 from memcore.search.solve import LIMITS, Answer
 from memcore.together.scene import PARTS
@@ -28,72 +28,6 @@ def together(found: TogetherMemory) -> Rows:
             for part, n, path in sizes
         ]
     return rows
-
-
-def serving(serve: Serve, concurrency: int) -> Rows:
-    """The memory of one serving GPU, line by line."""
-    kv = serve.sequence_bytes * concurrency
-    waste = serve.wasted_bytes_per_sequence * concurrency
-    states = (
-        ("State per sequence", serve.state_bytes_per_sequence,
-         "of it what layers keep however long it is", "state_bytes_per_sequence"),
-        ("States of these sequences", serve.state_bytes_per_sequence * concurrency,
-         "of it their states, without what pads their pages", "asked_state_bytes"),
-    )  # fmt: skip
-    held = states if serve.state_bytes_per_sequence else ()
-    whole = "prompt and output"
-    if serve.reserved_tokens:
-        whole = f"reserved: {serve.reserved_tokens:,} tokens"
-    elif serve.blocks_per_sequence:
-        whole += ", whole blocks"
-    empty = "the empty part of the last block or of the reservation"
-    if held:
-        empty = f"{empty}, and what pads the pages of states"
-    heard = (
-        ("Cross-attention cache per sequence", serve.cross_bytes_per_sequence,
-         "of it keys and values of what the encoder read", "cross_bytes_per_sequence"),
-    ) if serve.cross_bytes_per_sequence else ()  # fmt: skip
-    tower = (
-        ("Tower", serve.tower_bytes, "of it, where that is most: what runs before the layers",
-         "tower_bytes"),
-        ("Results of the tower", serve.feature_bytes, "of it, while the layers run",
-         "feature_bytes"),
-    ) if serve.tower_bytes else ()  # fmt: skip
-    lines = (
-        ("Weights", serve.weights_bytes, "read once per forward", "weights_bytes"),
-        ("Tables", serve.table_bytes, "what the engine keeps besides", "table_bytes"),
-        ("Loaded", serve.loaded_bytes, "both, as the engine's log prints it", "loaded_bytes"),
-        ("KV cache per token", serve.kv_bytes_per_token, "keys and values of all layers",
-         "kv_bytes_per_token"),
-        ("KV cache per sequence", serve.sequence_bytes, whole,
-         "sequence_bytes"),
-        *held[:1],
-        *heard,
-        ("KV cache of these sequences", kv, f"{concurrency:,} sequences, each with all of it",
-         "asked_bytes"),
-        *held[1:],
-        ("KV cache of the whole replica", kv * serve.gpus_per_replica, "over all its GPUs",
-         "replica_bytes"),
-        ("KV cache never used", waste,
-         empty, "wasted_bytes"),
-        ("Activations", serve.activation_bytes, "the largest forward", "activation_bytes"),
-        *tower,
-        ("Overhead", serve.overhead_bytes, "outside the server's control", "overhead_bytes"),
-        ("Budget", serve.budget_bytes, "what the server may use of the GPU", "budget_bytes"),
-        ("Room for KV cache", serve.kv_budget_bytes,
-         "budget less weights, activations, overhead", "kv_budget_bytes"),
-        ("Beside the budget", serve.outside_bytes, "CUDA context and graphs", "outside_bytes"),
-    )  # fmt: skip
-    return [
-        {
-            "what": name,
-            "size": bytes_text(size),
-            "bytes": size,
-            "note": note,
-            PATH: f"serve.{field}",
-        }
-        for name, size, note, field in lines
-    ]
 
 
 def limits(

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, measured, parts, rest, serving, state, tables
+from app import charts, elements, measured, parts, rest, serving, state
 from memcore.plan.keys import LOOK
 
 report, plan = state.report(), state.plan()
@@ -23,18 +23,7 @@ if report.serve:
             rest.later(serving.furthest, "How far it can go comes")
         with st.container():
             st.markdown("##### Memory of one serving GPU")
-            parts.chart(
-                charts.serving_memory(report.serve, plan.serve.concurrency),
-                key="serving_memory",
-                alt="Memory of one serving GPU against how many sequences run at once",
-            )
-            lines = tables.serving(report.serve, plan.serve.concurrency)
-            parts.table(
-                lines,
-                key="serve_table",
-                alt="Memory of one serving GPU, line by line",
-                columns=("what", "size", "bytes", "note"),
-            )
-            parts.download("Serving (CSV)", lines, "memplan-serving.csv")
+            elements.chart("serving_memory", charts.serving_memory(report.serve, n))
+            elements.table("serving", elements.figures(state.book(), "serving"))
 else:
     parts.absent("Serving")

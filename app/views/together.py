@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, levers, parts, rest, shared, state, tables
+from app import charts, elements, levers, parts, rest, shared, state, tables
 from memcore.words.jobs import SHARES
 from memcore.words.together import TOGETHER
 
@@ -11,26 +11,9 @@ found = state.report().together
 if found:
     parts.rollouts(shared.generated(state.plan()), state.report().time)
     place = st.container()
-    parts.chart(
-        charts.together(found),
-        key="together",
-        alt="Memory of one GPU in each phase of a step that trains and serves",
-    )
-    rows = tables.together(found)
-    parts.table(
-        rows,
-        key="together_table",
-        alt="Bytes of each part in each phase",
-        height=320,
-        columns=("phase", "part", "size", "bytes"),
-    )
-    parts.download("Phases (CSV)", rows, "memplan-together.csv")
-    parts.small(
-        "The policy's update is the training step of the other pages. The engine serves as on the "
-        "Serve page, over its own tensor-parallel ranks, with as much of the GPU as its memory "
-        "utilization says. The critic and the reward model are the policy's layers under a head "
-        "of one number for each token."
-    )
+    elements.chart("together", charts.together(found))
+    elements.table("together", tables.together(found))
+    elements.caption("together")
     with place:
         rest.later(levers.phases, "What frees memory comes")
 elif state.report().memory:

@@ -38,6 +38,7 @@ from app import rest, shared
 from app.text import times
 from memcore.cache import STORE
 from memcore.evaluate import evaluate
+from memcore.explain.book import Book
 from memcore.models import catalog
 from memcore.plan.keys import FIELDS
 from memcore.plan.link import decode, encode
@@ -194,7 +195,7 @@ def test_every_vendor_has_its_pages(gpu: str) -> None:
 
 @each("gpu", catalog.gpu_names())
 def test_every_accelerator_has_its_charts_and_tables(gpu: str) -> None:
-    from app import charts, tables
+    from app import charts, elements, tables
 
     plan = Plan(cluster={"gpu": gpu, "gpus": 1})
     report = evaluate(plan)
@@ -211,7 +212,7 @@ def test_every_accelerator_has_its_charts_and_tables(gpu: str) -> None:
         rows += [tables.phases(report.time), tables.transfers(report.time)]
         rows += [tables.operations(report.time)]
     if report.serve:
-        rows.append(tables.serving(report.serve, plan.serve.concurrency))
+        rows.append(elements.figures(Book(plan, report), "serving"))
     assert all(figure.data for figure in drawn)
     for table in filter(None, rows):  # one GPU sends nobody anything
         assert pd.read_csv(io.BytesIO(tables.csv(table))).shape[0] == len(table)
@@ -765,19 +766,19 @@ def tables_of_evidence() -> list[Any]:
 
 
 def every_table(plan: Plan) -> list[Any]:
-    from app import tables
+    from app import elements, tables
 
     report = evaluate(plan)
     found: list[Any] = [tables.tiers(plan, report), tables.dimensions(plan)]
     if report.serve:
-        found.append(tables.serving(report.serve, plan.serve.concurrency))
+        found.append(elements.figures(Book(plan, report), "serving"))
     if report.memory:
         found += [tables.consumers(report.memory), tables.overheads(report.memory)]
         found += [tables.timeline(report.memory), tables.largest(report.ledger)]
         found.append(tables.ledger(report.ledger))
     if report.time:
-        found += [tables.phases(report.time), tables.resources(report.time)]
-        found += [tables.operations(report.time), tables.transfers(report.time)]
+        found += [tables.phases(report.time), tables.operations(report.time)]
+        found.append(tables.transfers(report.time))
     return found
 
 

@@ -263,10 +263,10 @@ def test_one_click_on_a_part_of_the_bar_says_why(open_app: Open) -> None:
 
 
 CLICKED = {  # a row of a table on each view; what the drawer is then about
-    "serve": ("serve_table", 0, "Weights"),
+    "serve": ("serving", 0, "Weights"),
     "train": ("consumers", 2, "Optimizer states"),
     "time": ("phases", 0, "Forward"),
-    "tiers": ("tier_table", 2, "usable GPU memory"),
+    "tiers": ("tiers", 2, "usable GPU memory"),
     "together": ("together_table", 1, "Policy"),
     "ledger": ("ledger", 0, ":"),
     "accuracy": ("accuracy", 0, "%"),
@@ -478,16 +478,16 @@ def test_every_download(open_app: Open) -> None:
     assert table["flops"].sum() == pytest.approx(step.hardware_flops)
 
     page.get_by_text("The whole run, in numbers").click()
-    table = csv("time", "memplan-run.csv").set_index("of the run")["value"]
-    assert table["Tokens"] == plan.run.tokens
-    assert table["Time"] == pytest.approx(step.step_seconds * table["Steps"])
+    table = csv("time", "memplan-run.csv").set_index("what")["value"]
+    assert table["Tokens to train on"] == plan.run.tokens
+    assert table["Time to train"] == pytest.approx(step.step_seconds * table["Optimizer steps"])
 
     table = csv("tiers", "memplan-tiers.csv")
     assert table["used_bytes"].sum() == sum(memory.tiers.values())
     table = csv("time", "memplan-transfers.csv")
     assert table["bytes"].sum() == pytest.approx(sum(t.bytes for t in step.transfers))
 
-    table = csv("serve", "memplan-serving.csv").set_index("what")["bytes"]
+    table = csv("serve", "memplan-serving.csv").set_index("what")["value"]
     assert table["Weights"] == serve.weights_bytes
     assert table["Room for KV cache"] == serve.kv_budget_bytes
 

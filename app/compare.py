@@ -8,21 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import (
-    bar,
-    charts,
-    elements,
-    given,
-    grid,
-    levers,
-    parts,
-    pins,
-    rest,
-    shared,
-    state,
-    tables,
-    why,
-)
+from app import bar, charts, elements, given, grid, parts, pins, rest, shared, state, tables, why
 from app.bar import Bar
 from app.tables.compare import FIELD, FIGURE, Column
 from app.text import VERDICTS, plain
@@ -290,12 +276,19 @@ def _waterfall(found: Sequence[Column], base: int) -> None:
     )
     one, other = found[first], found[second]
     changes = shared.waterfall(one.plan, other.plan.model_dump_json())
-    if changes:
-        ends = (one.name, other.name)
-        levers.waterfall_charts(changes, one.report, other.report, ends, other.plan)
-        rows = [{"from": one.name, "to": other.name, **row} for row in tables.waterfall(changes)]
-        elements.table("compare_changes", rows)
-        elements.caption("waterfall")
+    if not changes:
+        return
+    ends, of = (one.name, other.name), [other.plan]
+    for column, name, figure in (
+        (left, "waterfall_bytes", charts.waterfall_bytes(changes, one.report, other.report, ends)),
+        (right, "waterfall_seconds",
+         charts.waterfall_seconds(changes, one.report, other.report, ends)),
+    ):  # fmt: skip
+        with column:
+            elements.chart(name, figure, of=of)
+    rows = [{"from": one.name, "to": other.name, **row} for row in tables.waterfall(changes)]
+    elements.table("waterfall", rows)
+    elements.caption("waterfall")
 
 
 def _file(found: Sequence[Column]) -> None:

@@ -49,7 +49,7 @@ def named(path: str, value: Any) -> str:
 
 def says(found: Sweep) -> list[str]:
     """What a sweep shows, in sentences."""
-    lines = [_fitting_words(found)] if not is_number(found.path) else [_fitting(found)]
+    lines = [_fitting(found) if is_number(found.path) else _how_many_fit(found)]
     if not found.figure.parts:
         lines.append(_best(found))
     return [line for line in lines if line]
@@ -69,32 +69,20 @@ def _fitting(found: Sweep) -> str:
             return f"Fits for sure at none of these values, {where}; some may fit."
         return f"Fits at no value that was tried, {where}."
     to = "up to" if found.rises else "from"
-    said = f"Fits {to} {named(found.path, found.edge)}"
+    also = ""
     if found.maybe is None:
         also = "; the others may fit too"
     elif found.maybe != found.edge:
         also = f"; may fit {to} {named(found.path, found.maybe)}"
-    else:
-        also = ""
-    return f"{said}{also}{'' if found.rises else ' on'}."
+    return f"Fits {to} {named(found.path, found.edge)}{also}{'' if found.rises else ' on'}."
 
 
-def _fitting_words(found: Sweep) -> str:
-    known = [s for s in found.spots if s.plan]
-    groups = {
-        "Fits": [s for s in known if s.fits],
-        "May fit": [s for s in known if s.possible and not s.fits],
-        "Does not fit": [s for s in known if not s.possible],
-    }
-    said = [
-        f"{word}: {', '.join(text(found.path, s.value_at) for s in spots[:6])}"
-        + (f" and {len(spots) - 6} more" if len(spots) > 6 else "")
-        for word, spots in groups.items()
-        if spots
-    ]
-    if forbidden := len(found.spots) - len(known):
-        said.append(f"{forbidden} cannot be planned here; the table says why")
-    return ". ".join(said) + "." if said else ""
+def _how_many_fit(found: Sweep) -> str:
+    """How many values fit, of a field that is no number."""
+    fit = sum(s.fits for s in found.spots)
+    may = sum(bool(s.plan) and s.possible and not s.fits for s in found.spots)
+    also = f"; {may} more may fit" if may else ""
+    return f"{fit} of {len(found.spots)} fit{also}. The table says of each why."
 
 
 def _best(found: Sweep) -> str:

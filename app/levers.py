@@ -1,5 +1,5 @@
-"""Levers on a page: what to change, what it saves and costs, one click that does it, and its undo;
-and, where a plan is pinned, which change moved what."""
+"""Levers on a page: what to change, what it saves and costs, one click that does it, and its
+undo."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Any
 
 import streamlit as st
 
-from app import charts, elements, parts, shared, start, state, tables
+from app import elements, parts, shared, start, state, tables
 from app.text import VERDICTS, plain
 from memcore.plan.field import SAME
 from memcore.plan.plan import Plan, change_texts
-from memcore.report import Memory, Report
+from memcore.report import Memory
 from memcore.search.bookings import MOST_GPUS
 from memcore.search.levers import ORDER, Lever, headline
 from memcore.search.phases import Relief
 from memcore.search.server_levers import SERVES
 from memcore.search.solve import LIMITS, Targets, serving_limit
-from memcore.search.waterfall import Change
 from memcore.units import bytes_text, signed_seconds
 
 SHOWN = 4  # changes on the page, whether the plan fits or not: nothing below them jumps
@@ -27,9 +26,8 @@ SAVES, COSTS, THEN, APPLY = 100, 190, 80, 75
 
 
 def advice() -> None:
-    """How far the plan could go, what lies between it and the pinned one, and what to change."""
+    """How far the plan could go, and what to change."""
     start.furthest()
-    waterfall()
     if memory := state.report().memory:
         section(memory)
 
@@ -166,50 +164,3 @@ def undo() -> None:
         with st.container(horizontal=True, vertical_alignment="center", key="applied"):
             st.markdown(f"Applied: **{plain(label)}**", width="content")
             st.button("Undo", key="undo_lever", on_click=state.undo, icon=":material/undo:")
-
-
-def waterfall() -> None:
-    """Between the pinned plan and this one: which change moved how many bytes and seconds."""
-    pin, plan = state.session().pin, state.plan()
-    changes = shared.waterfall(pin, plan.model_dump_json()) if pin else ()
-    now, then = state.report(), state.pinned()
-    if not changes or not then or not then.memory or not now.memory:
-        return
-    st.markdown("##### From the pinned plan to this one")
-    waterfall_charts(changes, then, now, ("Pinned", "This plan"))
-    with st.expander("Change by change"):
-        elements.table("waterfall", tables.waterfall(changes))
-        elements.caption("waterfall")
-
-
-def waterfall_charts(
-    changes: Sequence[Change],
-    was: Report,
-    now: Report,
-    ends: tuple[str, str],
-    of: Plan | None = None,
-) -> None:
-    """What each change moved, of memory and of time; `of` is the plan that a click asks about,
-    where it is not the page's."""
-    alt, plans = f"from {ends[0]} to {ends[1]}, change by change", [of] if of else []
-    left, right = st.columns(2)
-    if was.memory and now.memory:
-        before, after = was.memory.allocated_bytes, now.memory.allocated_bytes
-        with left:
-            parts.chart(
-                charts.waterfall_bytes(changes, before, after, ends),
-                key="waterfall_bytes",
-                alt=f"Allocated bytes at the peak, {alt}",
-                of=plans,
-            )
-    with right:
-        if was.time and now.time:
-            first, last = was.time.step_seconds, now.time.step_seconds
-            parts.chart(
-                charts.waterfall_seconds(changes, first, last, ends),
-                key="waterfall_seconds",
-                alt=f"Seconds of a step, {alt}",
-                of=plans,
-            )
-        else:
-            parts.absent("The time of a step")

@@ -18,34 +18,10 @@ from memcore.stream.load import ENOUGH, own
 from memcore.units import bytes_text, count_text, seconds_text
 from memcore.words.serving import LENGTHS
 
-# What the memory of the cache holds: title, colour, and what it means.
-KINDS = {
-    "used": ("Keys and values", palette.KV_CACHE[1], "of running sequences"),
-    "reserved": ("Reserved", "#F0E442", "for tokens that a sequence will still have"),
-    "internal": ("Never filled", "#CC79A7", "held by a sequence that ends before it needs it"),
-    "ended": ("Ended", "#56B4E9", "held by sequences that have ended, until their batch has"),
-    "external": ("Fragments", "#0072B2", "lost to rounding, or free but too small for who waits"),
-    "free": ("Free", palette.FREE, "while nobody waits for it"),
-}
-COLOURS = {
-    "static": palette.OVERHEAD[1],
-    "max": "#D55E00",
-    "pow2": "#C38700",
-    "oracle": "#CC79A7",
-    "paged": "#0072B2",
-    "shared": "#009E73",
-}
-DASHES = {"static": "dot", "oracle": "dash", "shared": "dash"}
 TIMED = ("poisson", "regular")  # arrivals that have a rate
 DEFAULT_RATE = Plan().serve.arrival_rate
-QUANTITIES = {  # what the chart over time can show: title, of the axis, whether of the capacity
-    "held_tokens": ("Memory held", "% of the cache", True),
-    "used_tokens": ("Memory used", "% of the cache", True),
-    "running": ("Running", "sequences", False),
-    "waiting": ("Waiting", "requests", False),
-}
-
-
+STRATEGIES, QUANTITIES = elements.PAGES["strategies"], elements.PAGES["over_time"]
+COLOURS = {name: of["colour"] for name, of in STRATEGIES.items()}
 LOADS = {  # what the chart against the arrival rate can show: title, scale, what follows it
     "ttft": ("First token", 1.0, ""),
     "tpot": ("Per token", 1.0, ""),
@@ -113,80 +89,41 @@ def asked(stream: Stream, plan: Plan, file: str) -> str:
 def metrics(run: Run, plan: Plan) -> Sequence[tuple[str, str, str, str]]:
     """The main figures of one run: label, value, what stands below it, help."""
     s = plan.serve
-    found = [
-        _spread(
-            "First token", run.ttft, "From a request's arrival, its wait included", s.target_ttft
-        ),
-        _spread("Per token", run.tpot, "Between two tokens of one request", s.target_tpot),
-        _spread("Whole request", run.latency, "From a request's arrival to its last token"),
+    figures = [
+        ("ttft", *_spread(run.ttft, s.target_ttft)),
+        ("tpot", *_spread(run.tpot, s.target_tpot)),
+        ("latency", *_spread(run.latency)),
+        ("tokens", count_text(run.tokens_per_second), f"{run.requests_per_second:,.3g} requests/s"),
         (
-            "Tokens per second",
-            count_text(run.tokens_per_second),
-            f"{run.requests_per_second:,.3g} requests/s",
-            (
-                f"Of outputs, by one replica, over {seconds_text(run.seconds)} from the first "
-                "request to the last token."
-            ),
-        ),
-        (
-            "At once",
+            "running",
             f"{run.concurrency_mean:,.1f}",
             f"{run.concurrency_peak:,} at most, {s.concurrency:,} allowed",
-            "Sequences that run, on average over time.",
         ),
-        (
-            "Cache put to use",
-            f"{run.useful_share:.1%}",
-            f"{run.memory['free']:.0%} free, nobody waiting",
-            "Keys, values and states over everything that was not free while nobody waited.",
-        ),
-        (
-            "Reading prompts",
-            f"{run.reading_share:.0%}",
-            f"of the time; idle {run.idle_share:.0%}",
-            (
-                "Iterations that read prompts: whole ones alone, in chunks together with a step of "
-                "all that generate. 0 where another replica reads them."
-            ),
-        ),
-        (
-            "Preempted",
-            f"{run.preemptions:,}",
-            f"{run.recomputed_tokens:,} tokens recomputed",
-            (
-                "A sequence that finds no block preempts the last that was let in, "
-                "whose tokens are computed again."
-            ),
-        ),
+        ("useful", f"{run.useful_share:.1%}", f"{run.memory['free']:.0%} free, nobody waiting"),
+        ("reading", f"{run.reading_share:.0%}", f"of the time; idle {run.idle_share:.0%}"),
     ]
-    if run.attained is not None:
-        found[-1] = (
-            "Within targets",
-            f"{run.attained:.1%}",
-            f"{run.goodput or 0:,.3g} requests/s",
-            (
-                f"Requests served within the targets above, and how many a second: the goodput. "
-                f"Preempted for want of a block: {run.preemptions:,}."
-            ),
-        )
-    return found
+    if run.attained is None:
+        recomputed = f"{run.recomputed_tokens:,} tokens recomputed"
+        figures.append(("preempted", f"{run.preemptions:,}", recomputed))
+    else:
+        figures.append(("attained", f"{run.attained:.1%}", f"{run.goodput or 0:,.3g} requests/s"))
+    words = {"seconds": seconds_text(run.seconds), "preempted": f"{run.preemptions:,}"}
+    texts = elements.PAGES["metrics"]
+    return [
+        (texts[name]["title"], value, below, texts[name]["help"].format(**words))
+        for name, value, below in figures
+    ]
 
 
-def _spread(
-    label: str, spread: Spread | None, about: str, target: float = 0.0
-) -> tuple[str, str, str, str]:
-    """`target`: seconds that a request may feel at most; 0: there is none."""
+def _spread(spread: Spread | None, target: float = 0.0) -> tuple[str, str]:
+    """The median, and what others had. `target`: seconds that a request may feel at most; 0: there
+    is none."""
     if spread is None:
-        return label, "none", "", "No request was served."
+        return "none", "no request was served"
     kept = "" if not target else ", as asked" if spread.p99 <= target else ", too slow"
-    return (
-        label,
-        seconds_text(spread.p50),
-        f"99 of 100 within {seconds_text(spread.p99)}{kept}",
-        (
-            f"{about}: the median. Nine in ten within {seconds_text(spread.p90)}, 95 of 100 within "
-            f"{seconds_text(spread.p95)}."
-        ),
+    return seconds_text(spread.p50), (
+        f"9 of 10 within {seconds_text(spread.p90)}, 99 of 100 within "
+        f"{seconds_text(spread.p99)}{kept}"
     )
 
 
@@ -268,7 +205,7 @@ def _own_rate(found: Sequence[Load], plan: Plan) -> str:
 
 
 def title(quantity: str) -> str:
-    return QUANTITIES[quantity][0]
+    return str(QUANTITIES[quantity]["title"])
 
 
 def _text(spread: Spread | None) -> str:
@@ -334,17 +271,16 @@ def _chart(traces: Sequence[Any], **more: Any) -> go.Figure:
 
 def over_time(stream: Stream, quantity: str) -> go.Figure:
     """One quantity over the time of the simulation, one line for each strategy."""
-    name, unit, share = QUANTITIES[quantity]
+    name, unit = QUANTITIES[quantity].values()
     traces = []
     for r in stream.runs:
-        scale = 100 / max(1, r.capacity_tokens) if share else 1
+        scale = 100 / max(1, r.capacity_tokens) if unit.startswith("%") else 1
         values = [(m.seconds, scale * getattr(m, quantity)) for m in r.timeline]
         rows = [
             (x, y, f"{r.label}, after {seconds_text(x)}: {name.lower()} {y:,.1f} {unit}", "")
             for x, y in values
         ]
-        dash = DASHES.get(r.strategy, "solid")
-        traces.append(points(r.label, rows, COLOURS[r.strategy], "lines", dash))
+        traces.append(points(r.label, rows, mode="lines", **STRATEGIES[r.strategy]))
     axis = {"title": f"{name}, {unit}", "rangemode": "tozero"}
     return _chart(traces, xaxis=_seconds(stream), yaxis=axis)
 
@@ -352,11 +288,15 @@ def over_time(stream: Stream, quantity: str) -> go.Figure:
 def shares(stream: Stream) -> go.Figure:
     """What the memory of the cache was for under each strategy, averaged over time."""
     marks = [
-        Mark(r.label, Series(name, colour), 100 * r.memory[kind],
-             f"{r.label}: {r.memory[kind]:.1%} {name.lower()}, {about}")
-        for kind, (name, colour, about) in KINDS.items()
+        Mark(
+            r.label,
+            Series(of["title"], of["colour"]),
+            100 * r.memory[kind],
+            f"{r.label}: {r.memory[kind]:.1%} {of['title'].lower()}, {of['about']}",
+        )
+        for kind, of in elements.PAGES["cache"].items()
         for r in stream.runs
-    ]  # fmt: skip
+    ]
     title = "% of the cache, averaged over time"
     drawn = stacked(marks, [r.label for r in stream.runs], title, reach=100, height=330)
     return drawn.update_layout(margin={"t": 72})

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from app import palette
 from app.charts.base import SAYS, figure
+from memcore.report import Report
 from memcore.search.waterfall import Change
 from memcore.units import GiB, bytes_text, seconds_text, signed_bytes, signed_seconds
 
@@ -15,9 +16,10 @@ LABEL = 34  # characters of a change's name beside a bar; hovering says all of i
 
 
 def waterfall_bytes(
-    changes: Sequence[Change], before: int, after: int, ends: tuple[str, str]
+    changes: Sequence[Change], was: Report, now: Report, ends: tuple[str, str]
 ) -> go.Figure:
     """Allocated bytes at the peak, from one plan to another, by the changes that move them."""
+    before, after = (r.memory.allocated_bytes if r.memory else 0 for r in (was, now))
     return _waterfall(
         [(c.label, c.bytes / GiB, signed_bytes(c.bytes)) for c in changes if c.bytes],
         (ends[0], before / GiB, bytes_text(before)),
@@ -28,9 +30,10 @@ def waterfall_bytes(
 
 
 def waterfall_seconds(
-    changes: Sequence[Change], before: float, after: float, ends: tuple[str, str]
+    changes: Sequence[Change], was: Report, now: Report, ends: tuple[str, str]
 ) -> go.Figure:
     """Seconds of a step, from one plan to another, by the changes that move them."""
+    before, after = (r.time.step_seconds if r.time else 0.0 for r in (was, now))
     return _waterfall(
         [(c.label, c.seconds, signed_seconds(c.seconds)) for c in changes if c.seconds],
         (ends[0], before, seconds_text(before)),

@@ -23,7 +23,7 @@ from memcore.hardware import constants, kernels
 from memcore.plan.plan import Plan
 from memcore.quantity import glossary
 from memcore.tape.dims import AXES, DIMENSIONS
-from memcore.units import bytes_text, gib_text, rate_text, seconds_text
+from memcore.units import value_text
 from memcore.words import engines
 
 
@@ -143,29 +143,14 @@ def constants_used() -> Rows:
     return [
         {
             "constant": c.name,
-            "value": _interval(c),
+            "value": " to ".join(
+                dict.fromkeys(value_text(n, c.unit.replace("ratio", "")) for n in (c.low, c.high))
+            ),
             "certainty": c.certainty,
             "source": c.source,
         }
         for c in (*constants.ALL, *kernels.ALL, *engines.CONSTANTS)
     ]
-
-
-def _interval(c: constants.Constant) -> str:
-    ends = dict.fromkeys(_constant_text(end, c.unit) for end in (c.low, c.high))
-    return " to ".join(ends)
-
-
-def _constant_text(value: float, unit: str) -> str:
-    """A constant in the unit that people use for it."""
-    if unit == "bytes":
-        return gib_text(value) if value >= 2**27 else bytes_text(value)
-    if unit in ("B/s", "FLOP/s"):
-        return rate_text(value, unit)
-    if unit == "seconds":
-        return seconds_text(value)
-    plain = f"{value:,.4g}" if value < 1000 else f"{value:,.2f}".removesuffix(".00")
-    return plain if unit == "ratio" else f"{plain} {unit}"
 
 
 def dimensions(plan: Plan) -> Rows:

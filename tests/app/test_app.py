@@ -23,7 +23,6 @@ from pages import (
     frames,
     marks_of,
     metrics,
-    numbers,
     opened,
     plots,
     said,
@@ -888,20 +887,6 @@ def test_undo_is_not_offered_for_what_was_changed_since() -> None:
     at.button(key=f"apply_{levers(shown_plan(at))[0].name}").click().run()
     at.select_slider(key="train_seq_len").set_value(2048).run()
     assert "undo_lever" not in [b.key for b in at.button]
-
-
-def test_a_pinned_plan_has_a_waterfall_whose_changes_add_up() -> None:
-    at = opened()
-    at.button(key="pin_button").click().run()
-    at.select_slider(key="train_micro_batch").set_value(4).run()
-    at.select_slider(key="train_checkpointing").set_value("none").run()
-    alive(at)
-    table = frame(at, "time per token")
-    now, then = (evaluate(p).memory for p in (shown_plan(at), Plan()))
-    assert now
-    assert then
-    assert sum(numbers(at, "memory")) == now.allocated_bytes - then.allocated_bytes
-    assert list(table["change"]) == ["Micro-batch: 4", "Checkpointing: None"]
 
 
 def test_a_chip_is_chosen_once_and_its_memory_beside_it() -> None:

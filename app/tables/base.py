@@ -125,7 +125,7 @@ def breakdown(memory: Memory) -> Rows:
 
 def figures(book: Book, paths: Sequence[str]) -> Rows:
     """Numbers as their explanations have them: those that the report has and that are not 0."""
-    every = [e for e in map(book.found, paths) if e is not None and e.value]
+    every = [e for e in map(book.explained, paths) if e is not None and e.value]
     return [
         {"what": e.what, "is": e.text, "value": e.value, "unit": e.unit, "meaning": e.meaning,
          PATH: e.path}

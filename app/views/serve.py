@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, elements, measured, parts, rest, serving, state
+from app import charts, elements, measured, parts, rest, serving, shared, state
 from memcore.plan.keys import LOOK
 
 report, plan = state.report(), state.plan()
@@ -24,6 +24,6 @@ if report.serve:
         with st.container():
             st.markdown("##### Memory of one serving GPU")
             elements.chart("serving_memory", charts.serving_memory(report.serve, n))
-            elements.table("serving", elements.figures(state.book(), "serving"))
+            elements.table("serving", elements.figures(shared.book(plan), "serving"))
 else:
     parts.absent("Serving")

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, elements, measured, parts, sidebar, start, state, tables
+from app import charts, elements, measured, parts, shared, sidebar, start, state, tables
 from memcore.units import count_text
 
 report, plan = state.report(), state.plan()
@@ -20,7 +20,7 @@ if report.time and report.run:
         elements.caption("resources")
     with right:
         st.markdown("##### Roofline")
-        dtype = state.compute_dtype()
+        dtype = parts.compute_dtype(plan)
         roofline = charts.roofline(report.time.operations, plan.accelerator, dtype)
         elements.chart("roofline", roofline)
     st.markdown("##### Seconds of a step, by phase")
@@ -38,7 +38,7 @@ if report.time and report.run:
     st.markdown("##### Operations, slowest first")
     elements.table("operations", tables.operations(report.time))
     with st.expander("The whole run, in numbers"):
-        elements.table("run", elements.figures(state.book(), "run"))
+        elements.table("run", elements.figures(shared.book(plan), "run"))
         elements.caption("run")
 else:
     parts.absent("Time")

@@ -18,7 +18,7 @@ if report.memory:
     elements.chart("over_time", charts.over_time(report.memory, courses))
     n, drawn = len(courses), len(charts.shown_stages(courses))
     which = f"The {drawn} fullest of {n} stages; the CSV has all. " if n > drawn else ""
-    parts.small(which + elements.text("over_time"))
+    parts.small(f"{which}{elements.text('over_time')}")
     with st.container(horizontal=True):
         elements.file("over_time", partial(tables.over_time, courses))
         elements.file("timeline", partial(tables.timeline, report.memory))
@@ -32,7 +32,7 @@ if report.memory:
             st.markdown("##### The largest tensors")
             elements.table("largest", tables.largest(report.ledger))
             elements.caption("largest")
-    if state.fresh():
+    if state.session().fresh:
         parts.folded("Worked plans", start.cards)
     parts.folded("Overhead outside the allocator", parts.overheads, report.memory)
     with place:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from memcore.plan.plan import Plan
 
 LINKS = ("http://", "https://")
-CONFIG = {"model_type", "architectures"}  # what no plan has, and a config.json does
+# What no plan has, and a config.json or a model file does.
+CONFIG = {"model_type", "architectures", "memplan_model_file"}
 HUB = "https://huggingface.co/"
 SWITCHES = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 MAX_PLAN_BYTES = 4_000_000  # most have 10,000; a config.json that lists its layers has 3 million

@@ -12,6 +12,7 @@ from memcore.layers.ops import HIDDEN, residual
 from memcore.models.families import FAMILIES, TOWERS
 from memcore.models.families.family import ALL, MASK
 from memcore.models.model import Model
+from memcore.models.traced import tapes as traced
 from memcore.tape.dims import APART, of_stack
 from memcore.tape.kinds import Part, Role, is_apart, is_first, is_tied
 from memcore.tape.primitives import scatter
@@ -53,8 +54,9 @@ def structure_of(model: Model, **words: Any) -> Structure:
     """What decides which tensors exist, of a model and the words of a plan: Structure's fields."""
     head, one_class = model.head, model.classes == 1
     own = Structure(
-        model.family, model.traits, stack=model.stack, head=head, one_class=one_class, **words
-    )
+        model.family, model.traits, stack=model.stack, head=head, one_class=one_class,
+        traced=model.traced, **words,
+    )  # fmt: skip
     if model.tower is None:
         return own
     again = own.reached or bool(own.adapters and own.adapters.inputs)
@@ -72,6 +74,10 @@ def structure_of(model: Model, **words: Any) -> Structure:
 @cached
 def build(s: Structure, kinds: tuple[LayerKind, ...]) -> Blocks:
     """The tapes of one structure with layers of these kinds."""
+    if s.traced:
+        embed, layers, head = traced.tapes_of(s, s.traced)
+        index = [int(k.attention.rpartition(" ")[2]) for k in kinds]
+        return Blocks(s, kinds, embed, tuple(layers[i] for i in index), head)
     embed, head = _ends(s)
     # Only modules that run again change a layer's tape; a layer that is run again whole, or
     # operation by operation, is the same tape, which the ledger reads in another way.

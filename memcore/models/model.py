@@ -16,6 +16,7 @@ from typing import Any
 from memcore.cache import counted_apart
 from memcore.errors import shown
 from memcore.models.quantization import Quantization
+from memcore.models.traced.file import ModelFile
 from memcore.tape.dims import APART
 from memcore.tape.structure import CAUSAL, Traits
 
@@ -354,6 +355,8 @@ class Model:
     classes            that a classifier tells apart; 1: it scores a sequence with a number
     quantization       how its config.json says that its weights are stored, if it does
     reading            how its config.json was read; two models that differ in it are the same
+    traced             the model file that its tapes come from, if there is one
+    traced_sizes       of its dimensions that are neither batch nor tokens: the name and the size
     """
 
     family: str
@@ -407,6 +410,8 @@ class Model:
     classes: int = 0
     quantization: Quantization | None = None
     reading: Reading = field(default=Reading(), compare=False)
+    traced: ModelFile | None = None
+    traced_sizes: tuple[tuple[str, int], ...] = ()
 
     def seeing(self, side: int) -> Model:
         """This model with images of so many pixels a side, if it takes any size."""
@@ -483,6 +488,7 @@ class Model:
             **(self.recurrence.sizes if self.recurrence else {}),
             **(self.image or NO_IMAGE).sizes,
             **(self.draft.sizes if self.draft else {}),
+            **dict(self.traced_sizes),
             **(_in_stack(self.tower.stack, self.tower.sizes) if self.tower else {}),
         }
 

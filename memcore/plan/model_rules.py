@@ -68,6 +68,7 @@ def model_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     why = f"{model.family} has no {t.cross_entropy} loss"
     yield from only(plan, "train.cross_entropy", losses, why)
     yield from _alone_rules(plan, model)
+    yield from _traced_rules(plan, model)
     if t.kernels == "compile" and t.checkpointing == "selective":
         why = "a compiled layer is not known to run its attention core alone again"
         yield broken(
@@ -92,6 +93,17 @@ def model_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     yield from length_rules(plan, model)
     if plan.job == SERVE:  # in any other a note says so
         yield from served_positions(plan, model)
+
+
+TRACED_IN = {"bf16": ("bf16-mixed", "bf16-pure"), "fp16": ("fp16-mixed", "fp16-pure")}
+
+
+def _traced_rules(plan: Plan, model: Model) -> Iterator[Issue]:
+    """A trace is of one dtype, and has no autocast."""
+    if model.traced:
+        dtype = model.traced.dtype
+        why = f"{model.label} was traced in {dtype}; memplan trace --dtype makes another file"
+        yield from only(plan, "train.precision", TRACED_IN.get(dtype, (dtype,)), why)
 
 
 def length_rules(plan: Plan, model: Model) -> Iterator[Issue]:

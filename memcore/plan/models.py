@@ -82,7 +82,7 @@ def _from_json(text: str) -> Model:
     """A model of somebody's own, called as its file has it, or else by its size."""
     config = json.loads(text)
     model, named = from_config(config), config.get(NAMED)
-    if model.draft:
+    if model.draft or model.traced:
         return model
     name = shown_path(PurePosixPath(named).name[:LONGEST_NAME]) if isinstance(named, str) else ""
     if not name.strip(" ."):

@@ -111,7 +111,27 @@ def flat(shape: Shape, axis: Axis) -> Flat:
     return Flat(f"1/{axis.name} of {_text(shape)}", shape, axis)
 
 
-Factor = Dim | Cut | Share | Flat | int
+@counted_nowhere
+@dataclass(frozen=True, slots=True, eq=False)
+class Reckoned(_Divisible):
+    """A size that is an expression of a traced model's own dimensions (models.traced)."""
+
+    names: frozenset[str]
+    rule: Callable[[Mapping[str, Number]], Number]
+
+    def value(self, sizes: Mapping[str, Number]) -> Number:
+        return self.rule({name: sizes[TRACED.get(name, name)] for name in self.names})
+
+
+@interned
+def reckoned(text: str, names: frozenset[str], rule: Callable[..., Number]) -> Reckoned:
+    """The factor that an expression's text says; `rule` of its dimensions' values."""
+    return Reckoned(f"({text})", names, rule)
+
+
+TRACED = {"batch": "B", "tokens": "S"}  # dimensions of traced models that every plan has
+
+Factor = Dim | Cut | Share | Flat | Reckoned | int
 Shape = tuple[Factor, ...]
 
 TP = Axis("TP", "ranks of tensor parallelism: a weight is cut along one of its dimensions")
@@ -463,6 +483,8 @@ def size(factor: _Divisible | int, sizes: MutableMapping[str, Number]) -> Number
             value = factor.rule(elements(factor.shape, sizes))
         elif isinstance(factor, Flat):
             value = ceil_div(elements(factor.shape, sizes), sizes[factor.axis.name])
+        elif isinstance(factor, Reckoned):
+            value = factor.value(sizes)
         else:
             assert isinstance(factor, Cut), f"no size for {factor.name}"
             value = ceil_div(size(factor.dim, sizes), sizes[factor.axis.name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from memcore.words.precision import EightBit
 
@@ -103,6 +104,7 @@ class Structure:
                (words.training.RECOMPUTE_MODULES)
     graphs     what is replayed as CUDA graphs (words.training.CUDA_GRAPHS)
     holds_rows one of them has the rows that are sent to experts as a result
+    traced     of a traced model: its model file (models.traced.file.ModelFile)
     main_grad  the dtype of the buffer that Megatron's linear layers add a weight's gradient to
     """
 
@@ -138,6 +140,7 @@ class Structure:
     modules: tuple[str, ...] = ()
     graphs: tuple[str, ...] = ()
     holds_rows: bool = False
+    traced: Any = None
 
     @property
     def untold(self) -> bool:

@@ -21,7 +21,7 @@ ROOMS = (
     *("frameworks", "training", "serving", "together", "evaluate", "formats"),
     *("search", "stream", "evidence", "explain"),
     "memcore",  # what the package itself offers
-    *("cli", "app"),
+    *("tracing", "cli", "app"),
 )
 # The command that opens the app imports it when it does so, and nothing else upwards.
 OPENS_THE_APP = ("cli", "app")

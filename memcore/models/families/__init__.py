@@ -31,6 +31,7 @@ from memcore.models.families import (
     qwen_tower,
     siglip,
     t5,
+    traced,
     whisper,
     wrappers,
 )
@@ -38,6 +39,7 @@ from memcore.models.families.family import Family, labels
 from memcore.models.families.other_classes import of_another_class
 from memcore.models.families.twins import TWINS
 from memcore.models.model import HARMLESS, Model
+from memcore.models.traced.file import MARK
 from memcore.tape.structure import ALIKE, CAUSAL, CLASSIFICATION, EMBEDDING, LABELLED, MASKED, SPANS
 
 
@@ -48,6 +50,7 @@ class _Families(dict[str, Family]):
     def __missing__(self, name: str) -> Family:
         return {"t5_encoder": t5.ENCODER_ALONE, gemma.BOTH_WAYS: gemma.ENCODER,
                 "gemma4_small_text": gemma4.SMALL,
+                traced.NAME: traced.FAMILY,
                 "nemotron_nas": nemotron_nas.BY_BLOCKS, counted.NAME: counted.WHOLE,
                 **drafts.DRAFTS}[name]  # fmt: skip
 
@@ -90,7 +93,10 @@ def _refuse_unplanned(kind: str) -> None:
 
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:
-    """The Model that a parsed config.json describes. Raises PlanError naming each bad key."""
+    """The Model that a parsed config.json or model file describes. Raises PlanError naming each bad
+    key."""
+    if MARK in config:
+        return traced.model_of(config)
     if why := unplanned.architecture(config):
         raise PlanError([Issue(f"model.{unplanned.CLASS}", why)])
     kind = drafts.family_of(config) or config.get("model_type")

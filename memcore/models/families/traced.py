@@ -1,0 +1,72 @@
+"""A model of whatever kind that was traced: its tapes come from a model file."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from memcore.errors import refusal, shown
+from memcore.models.families.family import Family
+from memcore.models.model import Model
+from memcore.models.traced.file import LARGEST_SIZE, ModelFile, check_sizes, read
+from memcore.models.traced.tapes import blocks_of
+from memcore.tape.dims import TRACED
+from memcore.tape.structure import EMBEDDING, Traits
+
+NAME = "traced"
+MOST_DIMS = 40
+NOTE = (
+    "This model was traced: PyTorch's forward and backward, with the loss of its model file. It is "
+    "planned by the graph of several samples, of which one alone may keep a little less."
+)
+
+
+def _never(*_: Any) -> Any:
+    raise AssertionError("a traced model's tapes come from its file")
+
+
+FAMILY = Family(
+    _never, _never, _never, _never, attentions=("sdpa", "flash"), losses=("eager",), decoder=False,
+    alone=True, checkpoints=False, note=NOTE,
+)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=16)
+def _file(text: str) -> ModelFile:
+    """The model file of a JSON text, one object for equal texts."""
+    return read(json.loads(text), checked=False)
+
+
+def model_of(document: Mapping[str, Any]) -> Model:
+    """The Model that a model file describes, at the sizes of its `dims`. Raises PlanError."""
+    sizes = _sizes(document)
+    file = _file(json.dumps({**document, "dims": dict.fromkeys(sizes, 1)}, sort_keys=True))
+    check_sizes(file, sizes)
+    kinds, _, variant = blocks_of(file)
+    own = tuple((name, n) for name, n in sizes.items() if name not in TRACED)
+    return Model(
+        family=NAME, layers=len(kinds), hidden_size=1, intermediate_size=1, heads=1, kv_heads=1,
+        head_dim=1, vocab_size=1, max_positions=2**31, traits=Traits(), label=file.label,
+        kinds=tuple(f"traced {kind}" for kind in kinds), head=EMBEDDING, traced=file,
+        traced_sizes=own, notes=tuple(_notes(variant.broken(dict(own)))),
+    )  # fmt: skip
+
+
+def _notes(broken: list[str]) -> Iterator[str]:
+    """What is said of sizes at which the trace does not hold."""
+    if broken:
+        yield f"The trace holds where {broken[0]}, which these sizes are not: trace it at them."
+
+
+def _sizes(document: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of a model file's dimensions."""
+    dims = document.get("dims")
+    if not isinstance(dims, dict) or len(dims) > MOST_DIMS:
+        raise refusal("model.dims", f"must be an object of at most {MOST_DIMS} sizes")
+    for name, n in dims.items():
+        if type(n) is not int or not 1 <= n <= LARGEST_SIZE:
+            wanted = f"must be a whole number of 1 to {LARGEST_SIZE:,}, not {shown(n)}"
+            raise refusal(f"model.dims.{shown(name)[1:-1]}", wanted)
+    return dims

@@ -1,0 +1,1 @@
+"""Model files: what `memplan trace` wrote, read again without torch (docs/model-file.md)."""

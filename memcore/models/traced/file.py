@@ -1,0 +1,424 @@
+"""A model file as data: read, checked, and what it says at given sizes.
+
+It may be a stranger's: nothing of it is run, and what is too large is refused before it is read
+further. Raises PlanError, which names the place in the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memcore.errors import Issue, PlanError, shown
+from memcore.models.traced.expression import Budget, ExpressionError, Sum, parse
+from memcore.words.word import DTYPE_BYTES
+
+MARK = "memplan_model_file"  # the key by which a model file is told from a config.json
+VERSION = 1
+BATCH = "batch"
+MOST_ROWS = 400_000  # rows of all lists together
+MOST_SEGMENTS = 20_000
+MOST_EXPRESSIONS = 60_000  # different ones
+MOST_WORK = 2_000_000  # storages of all blocks, each as often as it runs
+LARGEST_SIZE = 2**31
+FORWARD, BACKWARD = 0, 1
+INPUT = "input"
+ATTENTION = ("attention", "attention backward")
+BYTES = {**DTYPE_BYTES, "fp64": 8, "int64": 8, "int32": 4, "bool": 1, "uint8": 1}
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_COMPARED = {
+    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One weight: where it is in the model, its shape, dtype, and whether it is trained."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    trained: bool
+
+    @property
+    def elements(self) -> int:
+        found = 1
+        for n in self.shape:
+            found *= n
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One block of memory of a segment.
+
+    made_by        the operation that makes it, or INPUT
+    phase, birth   when it is made: FORWARD or BACKWARD, and by which operation of the segment's
+    death          (phase, segments further on, operation) before which it is gone; None: never
+    saved_by       the operation that keeps it for backward, or ''
+    gradient_of    the parameter whose gradient it is, or ''; of its unit if it begins with a dot
+    """
+
+    made_by: str
+    module: str
+    shape: tuple[Sum, ...]
+    dtype: str
+    phase: int
+    birth: int
+    death: tuple[int, int, int] | None
+    saved_by: str
+    gradient_of: str
+
+    @property
+    def bytes(self) -> Sum:
+        found = Sum.number(BYTES[self.dtype])
+        for n in self.shape:
+            found = found * n
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation: the kernel that runs, bytes read and written, and of a matrix product a count
+    and the sizes that it is multiplied by for its FLOPs: ..., rows, what is summed, columns."""
+
+    kernel: str
+    module: str
+    phase: int
+    count: int
+    product: tuple[Sum, ...]
+    traffic: Sum
+
+    def flops(self, sizes: Mapping[str, int]) -> int:
+        found = self.count
+        for n in self.product:
+            found *= n.value(sizes)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What one segment makes and runs; equal segments share it."""
+
+    storages: tuple[Storage, ...]
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The model for some sizes: `batch` 1, or 0 for any above. `order`: of each segment its block
+    and its unit, a module's name or '' between units."""
+
+    batch: int
+    guards: tuple[tuple[Sum, str, Sum], ...]
+    blocks: tuple[Block, ...]
+    order: tuple[tuple[int, str], ...]
+
+    def broken(self, sizes: Mapping[str, int]) -> list[str]:
+        """The guards that these sizes break, of those that they decide: what the trace was made
+        under."""
+        return [
+            f"{a} {relation} {b}"
+            for a, relation, b in self.guards
+            if a.names | b.names <= sizes.keys()
+            and not _COMPARED[relation](a.value(sizes), b.value(sizes))
+        ]
+
+    def saved_bytes(self, sizes: Mapping[str, int]) -> int:
+        """Bytes that one forward leaves for its backward."""
+        each = [
+            sum(s.bytes.value(sizes) for s in block.storages if s.saved_by) for block in self.blocks
+        ]
+        return int(sum(each[block] for block, _ in self.order))
+
+    def flops(self, sizes: Mapping[str, int]) -> int:
+        """FLOPs of one forward and backward."""
+        each = [sum(op.flops(sizes) for op in block.operations) for block in self.blocks]
+        return int(sum(each[block] for block, _ in self.order))
+
+    def peak_bytes(self, sizes: Mapping[str, int]) -> int:
+        """The most bytes that forward and backward hold at once, besides weights and buffers."""
+        counts = [
+            [sum(op.phase == phase for op in block.operations) for phase in (FORWARD, BACKWARD)]
+            for block in self.blocks
+        ]
+        last = len(self.order) - 1
+        starts: dict[tuple[int, int], int] = {}
+        clock = 0
+        for phase in (FORWARD, BACKWARD):
+            there = range(last + 1) if phase == FORWARD else range(last, -1, -1)
+            for segment in there:
+                starts[phase, segment] = clock
+                clock += counts[self.order[segment][0]][phase]
+        sizes_of = [[s.bytes.value(sizes) for s in block.storages] for block in self.blocks]
+        changes: dict[int, int] = {}
+        for segment, (block, _) in enumerate(self.order):
+            for s, n in zip(self.blocks[block].storages, sizes_of[block], strict=True):
+                birth = starts[s.phase, segment] + s.birth
+                changes[birth] = changes.get(birth, 0) + n
+                if s.death:
+                    phase, further, at = s.death
+                    death = starts[phase, min(max(segment + further, 0), last)] + at
+                    changes[death] = changes.get(death, 0) - n
+        alive = most = 0
+        for at in sorted(changes):
+            alive += changes[at]
+            most = max(most, alive)
+        return int(most)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """PyTorch's own totals at sizes that were not traced."""
+
+    sizes: Mapping[str, int]
+    parameters: int
+    saved_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class ModelFile:
+    """A whole file. `dims`: its dimensions, each with the size it was traced at. Equal only to
+    itself: what is kept of it is found by it."""
+
+    label: str
+    source: str
+    dtype: str
+    versions: Mapping[str, str]
+    stand_ins: tuple[str, ...]
+    dims: Mapping[str, int]
+    parameters: tuple[Parameter, ...]
+    buffer_bytes: int
+    variants: tuple[Variant, ...]
+    checks: tuple[Check, ...]
+
+    def variant(self, sizes: Mapping[str, int]) -> Variant:
+        """The variant for these sizes."""
+        one = [v for v in self.variants if v.batch == 1 and sizes.get(BATCH) == 1]
+        return (one or [v for v in self.variants if v.batch != 1] or [*self.variants])[0]
+
+    @property
+    def elements(self) -> int:
+        """Parameters, in all."""
+        return sum(p.elements for p in self.parameters)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of parameters and buffers as they were traced."""
+        return sum(p.elements * BYTES[p.dtype] for p in self.parameters) + self.buffer_bytes
+
+    def peak_bytes(self, sizes: Mapping[str, int]) -> int:
+        """The peak of forward and backward on one GPU, weights and gradients in the trace's dtype,
+        without optimizer states."""
+        return self.weight_bytes + self.variant(sizes).peak_bytes(sizes)
+
+
+class _Reader:
+    """Reads one file; `at` says where in it something is wrong."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.expressions: dict[Any, Sum] = {}
+        self.budget = Budget()
+        self.dims: Mapping[str, int] = {}
+
+    def fail(self, at: str, why: str) -> PlanError:
+        return PlanError([Issue(f"model.{at}" if at else "model", why)])
+
+    def text(self, value: Any, at: str) -> str:
+        if not isinstance(value, str) or len(value) > 500:
+            raise self.fail(at, f"must be a text of at most 500 characters, not {shown(value)}")
+        return value
+
+    def count(self, value: Any, at: str, least: int = 0, most: int = 2**60) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise self.fail(
+                at, f"must be a whole number of {least:,} to {most:,}, not {shown(value)}"
+            )
+        return value
+
+    def list(self, value: Any, at: str, length: int = 0) -> list[Any]:
+        if not isinstance(value, list) or (length and len(value) != length):
+            of = f" of {length}" if length else ""
+            raise self.fail(at, f"must be a list{of}")
+        self.rows += len(value) if not length else 0
+        if self.rows > MOST_ROWS:
+            raise self.fail(at, f"the file has more than {MOST_ROWS:,} rows")
+        return value
+
+    def object(self, value: Any, at: str) -> dict[str, Any]:
+        if not isinstance(value, dict) or len(value) > 100:
+            raise self.fail(at, "must be an object of at most 100 keys")
+        return value
+
+    def dtype(self, value: Any, at: str) -> str:
+        if not isinstance(value, str) or value not in BYTES:
+            raise self.fail(at, f"must be a dtype ({', '.join(BYTES)}), not {shown(value)}")
+        return value
+
+    def sum(self, value: Any, at: str) -> Sum:
+        if not isinstance(value, (str, int)) or isinstance(value, bool):
+            raise self.fail(at, f"must be an expression, not {shown(value)}")
+        found = self.expressions.get(value)
+        if found is None:
+            if len(self.expressions) >= MOST_EXPRESSIONS:
+                raise self.fail(at, f"the file has more than {MOST_EXPRESSIONS:,} expressions")
+            try:
+                found = parse(value, self.budget)
+            except ExpressionError as e:
+                raise self.fail(at, f"{e}: {shown(value)}") from None
+            strange = found.names - self.dims.keys()
+            if strange:
+                raise self.fail(at, f"{shown(min(strange))} is none of its dims: {shown(value)}")
+            self.expressions[value] = found
+        return found
+
+
+def read(document: Any, checked: bool = True) -> ModelFile:
+    """The model file of a parsed JSON document, `checked` at the sizes of its dims. Raises
+    PlanError naming what is wrong where."""
+    r = _Reader()
+    top = r.object(document, "")
+    if top.get(MARK) != VERSION or type(top.get(MARK)) is not int:
+        raise r.fail(
+            MARK, f"must be {VERSION}, which this Memplan reads, not {shown(top.get(MARK))}"
+        )
+    dims = {}
+    for dim, n in r.object(top.get("dims"), "dims").items():
+        if not _NAME.fullmatch(dim):
+            raise r.fail("dims", f"{shown(dim)} is no name: small letters, digits and _ make one")
+        dims[dim] = r.count(n, f"dims.{dim}", 1, LARGEST_SIZE)
+    r.dims = dims
+    parameters = []
+    for i, row in enumerate(r.list(top.get("parameters"), "parameters")):
+        at = f"parameters.{i}"
+        name, shape, dtype, trained = r.list(row, at, 4)
+        if type(trained) is not bool:
+            raise r.fail(at, "its fourth must be true or false: whether it is trained")
+        sizes = tuple(r.count(n, at, 0, LARGEST_SIZE) for n in r.list(shape, at)[:16])
+        parameters.append(Parameter(r.text(name, at), sizes, r.dtype(dtype, at), trained))
+    variants = [
+        _variant(r, v, f"variants.{i}")
+        for i, v in enumerate(r.list(top.get("variants"), "variants")[:4])
+    ]
+    if not variants:
+        raise r.fail("variants", "must have one at least")
+    checks = tuple(
+        _check(r, c, f"checks.{i}")
+        for i, c in enumerate(r.list(top.get("checks", []), "checks")[:20])
+    )
+    versions = {
+        r.text(k, "versions"): r.text(v, "versions")
+        for k, v in r.object(top.get("versions", {}), "versions").items()
+    }
+    stand_ins = tuple(
+        r.text(k, "stand_ins") for k in r.object(top.get("stand_ins", {}), "stand_ins")
+    )
+    found = ModelFile(
+        r.text(top.get("label"), "label"), r.text(top.get("source"), "source"),
+        r.dtype(top.get("dtype"), "dtype"), versions, stand_ins, dims, tuple(parameters),
+        r.count(top.get("buffer_bytes"), "buffer_bytes"), tuple(variants), checks,
+    )  # fmt: skip
+    if checked:
+        check_sizes(found, dims)
+    return found
+
+
+def check_sizes(found: ModelFile, sizes: Mapping[str, int]) -> None:
+    """Refuse sizes at which a tensor would have less than no bytes, or more than can be counted."""
+    for i, variant in enumerate(found.variants):
+        given = {**sizes, BATCH: 1} if variant.batch else sizes
+        for j, block in enumerate(variant.blocks):
+            for k, s in enumerate(block.storages):
+                try:
+                    n = s.bytes.value(given)
+                    why = "" if 0 <= n < 2**62 else f"has {n:,} bytes"
+                except ExpressionError as e:
+                    why = str(e)
+                if why:
+                    at = f"variants.{i}.blocks.{j}.storages.{k}"
+                    said = ", ".join(f"{name} {n:,}" for name, n in sizes.items())
+                    raise PlanError([Issue("model.dims", f"at {said} {at} {why}")])
+
+
+def _check(r: _Reader, value: Any, at: str) -> Check:
+    of = r.object(value, at)
+    sizes = {
+        name: r.count(n, f"{at}.dims", 1, LARGEST_SIZE)
+        for name, n in r.object(of.get("dims"), f"{at}.dims").items()
+        if name in r.dims
+    }
+    if len(sizes) < len(r.dims):
+        raise r.fail(f"{at}.dims", f"must have a size of each of {', '.join(r.dims)}")
+    totals = (r.count(of.get(k), f"{at}.{k}") for k in ("parameters", "saved_bytes", "peak_bytes"))
+    return Check(sizes, *totals)
+
+
+def _variant(r: _Reader, value: Any, at: str) -> Variant:
+    of = r.object(value, at)
+    blocks = tuple(
+        _block(r, r.object(b, f"{at}.blocks.{i}"), f"{at}.blocks.{i}")
+        for i, b in enumerate(r.list(of.get("blocks"), f"{at}.blocks"))
+    )
+    order = []
+    for i, row in enumerate(r.list(of.get("order"), f"{at}.order")):
+        block, unit = r.list(row, f"{at}.order.{i}", 2)
+        if type(block) is not int or not 0 <= block < len(blocks):
+            raise r.fail(f"{at}.order.{i}", f"must begin with one of {len(blocks):,} blocks")
+        order.append((block, r.text(unit, f"{at}.order.{i}")))
+    if not 1 <= len(order) <= MOST_SEGMENTS:
+        raise r.fail(f"{at}.order", f"must have 1 to {MOST_SEGMENTS:,} segments")
+    if sum(len(blocks[b].storages) for b, _ in order) > MOST_WORK:
+        raise r.fail(f"{at}.order", f"runs blocks with more than {MOST_WORK:,} storages in all")
+    guards = []
+    for i, row in enumerate(r.list(of.get("guards", []), f"{at}.guards")):
+        a, relation, b = r.list(row, f"{at}.guards.{i}", 3)
+        if not isinstance(relation, str) or relation not in _COMPARED:
+            raise r.fail(f"{at}.guards.{i}", f"must compare by one of {' '.join(_COMPARED)}")
+        guards.append((r.sum(a, f"{at}.guards.{i}"), relation, r.sum(b, f"{at}.guards.{i}")))
+    batch = r.count(of.get(BATCH, 0), f"{at}.{BATCH}", 0, 1)
+    return Variant(batch, tuple(guards), blocks, tuple(order))
+
+
+def _block(r: _Reader, of: dict[str, Any], at: str) -> Block:
+    operations = []
+    for i, row in enumerate(r.list(of.get("operations"), f"{at}.operations")):
+        there = f"{at}.operations.{i}"
+        name, module, phase, flops, traffic = r.list(row, there, 5)
+        count, *product = r.list(flops, there)[:10] or [0]
+        operations.append(
+            Operation(
+                r.text(name, there), r.text(module, there), r.count(phase, there, 0, 1),
+                r.count(count, there, 0, 1000), tuple(r.sum(n, there) for n in product),
+                r.sum(traffic, there),
+            )
+        )  # fmt: skip
+    storages = []
+    for i, row in enumerate(r.list(of.get("storages"), f"{at}.storages")):
+        there = f"{at}.storages.{i}"
+        name, module, shape, dtype, phase, birth, death, saved_by, gradient = r.list(row, there, 9)
+        gone = None
+        if death is not None:
+            p, further, when = r.list(death, there, 3)
+            gone = (
+                r.count(p, there, 0, 1),
+                r.count(further, there, -MOST_SEGMENTS, MOST_SEGMENTS),
+                r.count(when, there, 0, MOST_ROWS),
+            )
+        factors = tuple(r.sum(n, there) for n in r.list(shape, there)[:16])
+        storages.append(
+            Storage(
+                r.text(name, there), r.text(module, there), factors, r.dtype(dtype, there),
+                r.count(phase, there, 0, 1), r.count(birth, there, 0, MOST_ROWS), gone,
+                r.text(saved_by, there), r.text(gradient, there),
+            )
+        )  # fmt: skip
+        try:
+            _ = storages[-1].bytes
+        except ExpressionError as e:
+            raise r.fail(there, str(e)) from None
+    return Block(tuple(storages), tuple(operations))

@@ -1,0 +1,104 @@
+"""Stand-ins: operations that keep something else on a CPU than on a GPU.
+
+A trace runs on fake tensors of a CPU. Three operations are replaced there by what keeps the same as
+the kernels of CUDA do (PyTorch's derivatives.yaml).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+STAND_INS = {
+    "scaled_dot_product_attention": "flash: keeps q, k, v, the result and its log-sum-exp in fp32, "
+    "and a mask in the compute dtype where there is one",
+    "layer_norm": "keeps mean and reciprocal deviation in fp32",
+    "dropout": "keeps a mask of one byte per element",
+}
+
+Product = tuple[int, tuple[Any, ...]]  # a count and sizes, whose product are its FLOPs
+Told = Callable[[str, Product | None, tuple[Any, ...]], None]  # its name, what it reads and writes
+
+
+@contextmanager
+def stand_ins(told: Told | None = None) -> Iterator[set[str]]:
+    """Within it the operations of STAND_INS are replaced; gives the names of those that ran.
+    `told` hears of each run of attention, whose FLOPs no other operation shows."""
+    import torch
+    from torch.nn import functional
+
+    used: set[str] = set()
+
+    def say(name: str, product: Product | None, tensors: tuple[Any, ...]) -> None:
+        if told:
+            told(name, product, tensors)
+
+    class Flash(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+            *before, heads, tokens, _ = q.shape
+            out = q.new_empty(*before, tokens, heads, v.shape[-1]).transpose(-3, -2)
+            bias: tuple[Any, ...] = ()
+            if mask is not None:
+                made = mask.new_empty(mask.shape, dtype=q.dtype)
+                bias = (made if mask.dtype == torch.bool else mask,)
+            lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
+            ctx.save_for_backward(q, k, v, out, lse, *bias)
+            alike = q.shape[-1] == v.shape[-1]
+            width = q.shape[-1] if alike else q.shape[-1] + v.shape[-1]
+            ctx.times, ctx.pairs = 4 if alike else 2, (*q.shape[:-1], k.shape[-2], width)
+            say("attention", (ctx.times, ctx.pairs), (q, k, v, out))
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            q, k, v, out, *_ = ctx.saved_tensors
+            made = tuple(torch.empty_like(t) for t in (q, k, v))
+            say(
+                "attention backward", (ctx.times * 5 // 2, ctx.pairs), (q, k, v, out, *grads, *made)
+            )
+            return *made, None
+
+    class LayerNorm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, weight: Any, bias: Any, over: int) -> Any:
+            kept = (*x.shape[: x.dim() - over], *[1] * over)
+            stats = [x.new_empty(kept, dtype=torch.float32) for _ in range(2)]
+            ctx.save_for_backward(x, weight, bias, *stats)
+            out = torch.empty_like(x)
+            say("layer norm", None, (x, out))
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            x, weight, bias, *_ = ctx.saved_tensors
+            made = [None if t is None else torch.empty_like(t) for t in (x, weight, bias)]
+            say("layer norm backward", None, (x, grads[0], made[0]))
+            return *made, None
+
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, *_: Any, **__: Any
+    ) -> Any:
+        used.add("scaled_dot_product_attention")
+        return Flash.apply(query, key, value, attn_mask)
+
+    def layer_norm(x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 0) -> Any:
+        used.add("layer_norm")
+        return LayerNorm.apply(x, weight, bias, len(shape))
+
+    def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if not (training and p):
+            return x
+        used.add("dropout")
+        return torch.native_dropout(x, p, True)[0]
+
+    ours = {"scaled_dot_product_attention": attention, "layer_norm": layer_norm, "dropout": dropout}
+    theirs = {name: getattr(functional, name) for name in ours}
+    for name, function in ours.items():
+        setattr(functional, name, function)
+    try:
+        yield used
+    finally:
+        for name, function in theirs.items():
+            setattr(functional, name, function)

@@ -1,0 +1,227 @@
+"""Model files: expressions, reading, hostile files, and what the engine makes of one."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memcore.errors import PlanError
+from memcore.evaluate import evaluate
+from memcore.models.traced.expression import ExpressionError, Sum, parse
+from memcore.models.traced.file import read
+from memcore.plan.plan import Plan
+
+FILE = Path(__file__).parent / "traced_net.json"  # a net of 30 lines, as `memplan trace` wrote it
+
+
+def document() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(FILE.read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12*batch*height + 4", 12 * 3 * 7 + 4),
+        ("floor(height + 1, 2)*batch - 5", 4 * 3 - 5),
+        ("mod(height, 4)", 3),
+        ("max(batch, height) - max(-batch, -height)", 7 + 3),
+        ("-(batch - height)*2", 8),
+        ("2*(batch + 1)*(height - 1)", 2 * 4 * 6),
+        (17, 17),
+    ],
+)
+def test_an_expression_has_its_value(text: str | int, value: int) -> None:
+    found = parse(text)
+    assert found.value({"batch": 3, "height": 7}) == value
+    assert parse(str(found)) == found  # what is written says the same
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "batch +", "2**3", "__import__('os')", "floor(1)", "floor(4, 0)",
+     "(" * 50 + "1" + ")" * 50, "a.b", "1" * 30, "batch*" * 20 + "1",
+     "+".join(f"x{i}" for i in range(300)), None, 1.5, True,
+     "(a+b)*(a+b)*(a+b)*(a+b)*(a+b)*(a+b)*(a+b)*(a+b)*(a+b)", "x" * 5000],
+)  # fmt: skip
+def test_what_is_no_expression_is_refused(text: Any) -> None:
+    with pytest.raises(ExpressionError):
+        parse(text)
+
+
+def test_random_sums_survive_writing_and_reading() -> None:
+    draw = random.Random(5)
+
+    def made(depth: int) -> Sum:
+        if depth == 0 or draw.random() < 0.3:
+            return draw.choice([Sum.name("a"), Sum.name("b"), Sum.number(draw.randrange(-9, 9))])
+        first, second = made(depth - 1), made(depth - 1)
+        kind = draw.randrange(4)
+        if kind == 0:
+            return first + second
+        if kind == 1:
+            return first * second
+        if kind == 2:
+            return Sum.function("max", first, second)
+        return Sum.function("floor", first, Sum.number(draw.randrange(1, 9)))
+
+    for _ in range(200):
+        found = made(3)
+        again = parse(str(found))
+        for sizes in ({"a": 2, "b": 3}, {"a": 11, "b": 1}):
+            assert again.value(sizes) == found.value(sizes)
+
+
+def test_a_file_says_what_pytorch_said_at_sizes_not_traced() -> None:
+    file = read(document())
+    assert file.checks
+    for check in file.checks:
+        variant = file.variant(check.sizes)
+        assert file.elements == check.parameters
+        assert variant.saved_bytes(check.sizes) == check.saved_bytes
+        assert file.peak_bytes(check.sizes) == check.peak_bytes
+        assert variant.broken(check.sizes) == []
+
+
+WORKSPACE = 67_108_864  # cuBLAS's, which a trace on a CPU has not
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "fsdp2"])
+def test_the_engine_plans_it_as_pytorch_measured(framework: str) -> None:
+    given = document()
+    for check in given["checks"]:
+        batch = check["dims"]["batch"]
+        if batch == 1:
+            continue  # the engine has the variant of several samples alone
+        zero = {} if framework == "fsdp2" else {"zero": 0}
+        plan = Plan(
+            model={**given, "dims": check["dims"]},
+            cluster={"gpus": 1},
+            train={"micro_batch": batch, "precision": "bf16-pure", "framework": framework,
+                   "checkpointing": "none", **zero},
+        )  # fmt: skip
+        report = evaluate(plan)
+        memory, time = report.memory, report.time
+        assert memory
+        assert time
+        assert report.parameters == check["parameters"]
+        assert memory.saved_for_backward_bytes == check["saved_bytes"]
+        states = memory.consumers["optimizer_states"] + WORKSPACE
+        assert memory.allocated_bytes - states == pytest.approx(check["peak_bytes"], rel=0.01)
+        assert time.step_seconds > 0
+
+
+def test_sizes_that_the_trace_was_not_made_for_are_told() -> None:
+    given = document()
+    given["variants"][0]["guards"] = [["mod(height, 8)", "==", "0"]]
+    given["dims"]["height"] = 252
+    assert any("mod(height, 8) == 0" in note for note in evaluate(Plan(model=given)).notes)
+    given["dims"]["height"] = 256
+    assert not any("mod(height, 8)" in note for note in evaluate(Plan(model=given)).notes)
+    given["dims"]["height"] = 0
+    with pytest.raises(PlanError, match=r"model\.dims\.height"):
+        Plan(model=given)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"train": {"precision": "fp32"}}, {"parallel": {"tp": 2}},
+     {"train": {"checkpointing": "full"}}, {"train": {"adapter": "lora"}}],
+)  # fmt: skip
+def test_what_a_trace_has_not_is_refused(other: dict[str, Any]) -> None:
+    (section,) = other
+    (field,) = other[section]
+    with pytest.raises(PlanError, match=rf"^{section}\.{field}: (?!unknown)"):
+        Plan(model=document(), **other)
+
+
+def test_a_dimension_moves_what_is_planned() -> None:
+    given = document()
+
+    def activations(height: int) -> int:
+        dims = {**given["dims"], "height": height}
+        memory = evaluate(Plan(model={**given, "dims": dims})).memory
+        assert memory
+        return memory.saved_for_backward_bytes
+
+    assert activations(512) == pytest.approx(2 * activations(256), rel=0.01)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    for key, child in items:
+        found += _places(child, (*path, key))
+    return found
+
+
+HOSTILE = [
+    None, True, -1, 2**70, 1.5, "", "x", "__import__('os')", "batch" * 2000, [], {}, [[]],
+    {"a": 1}, "floor(1, batch - batch)", "(" * 5000, [[[[[[]]]]]], "9" * 19, float("nan"),
+]  # fmt: skip
+
+
+def test_a_changed_file_is_read_or_refused_clearly_and_soon() -> None:
+    draw = random.Random(36)
+    whole = document()
+    places = _places(whole)
+    refused = 0
+    for _ in range(150):
+        given = copy.deepcopy(whole)
+        path = draw.choice(places)
+        part: Any = given
+        for key in path[:-1]:
+            part = part[key]
+        part[path[-1]] = draw.choice(HOSTILE)
+        began = time.process_time()
+        refused += len(message := _refusal(given)) > 0
+        assert len(message) < 1500
+        assert time.process_time() - began < 1
+    assert refused > 75
+
+
+def _refusal(given: Any) -> str:
+    """What is said of a file that is refused, of one that is read ''."""
+    try:
+        file = read(given)
+    except PlanError as e:
+        return str(e)
+    file.variants[0].saved_bytes(file.dims)
+    return ""
+
+
+@pytest.mark.parametrize("value", [None, [], 3, "x", {"memplan_model_file": 2}])
+def test_what_is_no_model_file_is_refused(value: Any) -> None:
+    with pytest.raises(PlanError):
+        read(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["(batch+height+1)*(batch+width+2)*(height+width+3)+" * 80 + "{}",
+     "floor(" * 11 + "batch" + ",7)" * 11 + "*batch+{}",
+     "max(batch,height)*floor(height,3)*(batch+height)+" * 70 + "{}"],
+)  # fmt: skip
+def test_a_file_of_long_expressions_is_refused_soon(text: str) -> None:
+    """As many of them, each another, as a file of 4 MB has."""
+    given = document()
+    row = given["variants"][0]["blocks"][0]["storages"][0]
+    many = 4_000_000 // len(text)
+    rows = [[*row[:2], [text.format(i)], *row[3:]] for i in range(many)]
+    given["variants"][0]["blocks"][0]["storages"] = rows
+    began = time.process_time()
+    with pytest.raises(PlanError, match=r"model\.variants\.0"):
+        read(given)
+    assert time.process_time() - began < 2  # half of that is what a busy machine adds

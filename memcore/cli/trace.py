@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         import torch
     except ImportError:
-        return fail("tracing needs PyTorch: pip install 'memplan[trace]'; plans do not")
+        return fail("tracing needs PyTorch, which the extra [trace] brings; plans do not")
     del torch  # what it is needed for imports it
     from memcore.models.traced.file import read
     from memcore.tracing.targets import target_of

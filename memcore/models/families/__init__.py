@@ -132,8 +132,9 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         _refuse_unplanned(kind)
         message = (
             f"architecture {shown(kind)} is not known yet, and is not approximated; "
-            f"{_known(kind)}. If its layers are one of theirs, name that class in architectures; "
-            "if a language model is a part of it, give that part's config.json; to plan a language "
+            f"{_known(kind)}. Where transformers knows it, `memplan trace config.json` writes a "
+            "model file, which can be planned. If its layers are one of theirs, name that class in "
+            "architectures; if a language model is a part of it, give that part's config.json; to plan a language "
             f"model of its size, give {A_SIZE}"
         )
         raise PlanError([Issue("model.model_type", message)])

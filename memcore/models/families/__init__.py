@@ -50,7 +50,7 @@ class _Families(dict[str, Family]):
     def __missing__(self, name: str) -> Family:
         return {"t5_encoder": t5.ENCODER_ALONE, gemma.BOTH_WAYS: gemma.ENCODER,
                 "gemma4_small_text": gemma4.SMALL,
-                traced.NAME: traced.FAMILY,
+                traced.NAME: traced.OF_A_FILE,
                 "nemotron_nas": nemotron_nas.BY_BLOCKS, counted.NAME: counted.WHOLE,
                 **drafts.DRAFTS}[name]  # fmt: skip
 
@@ -134,8 +134,8 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
             f"architecture {shown(kind)} is not known yet, and is not approximated; "
             f"{_known(kind)}. Where transformers knows it, `memplan trace config.json` writes a "
             "model file, which can be planned. If its layers are one of theirs, name that class in "
-            "architectures; if a language model is a part of it, give that part's config.json; to plan a language "
-            f"model of its size, give {A_SIZE}"
+            "architectures; if a language model is a part of it, give that part's config.json; to "
+            f"plan a language model of its size, give {A_SIZE}"
         )
         raise PlanError([Issue("model.model_type", message)])
     names = {**family.aliases, **(twin.keys if twin else {})}

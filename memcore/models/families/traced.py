@@ -27,7 +27,7 @@ def _never(*_: Any) -> Any:
     raise AssertionError("a traced model's tapes come from its file")
 
 
-FAMILY = Family(
+OF_A_FILE = Family(
     _never, _never, _never, _never, attentions=("sdpa", "flash"), losses=("eager",), decoder=False,
     alone=True, checkpoints=False, note=NOTE,
 )  # fmt: skip

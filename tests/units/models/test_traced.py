@@ -225,3 +225,8 @@ def test_a_file_of_long_expressions_is_refused_soon(text: str) -> None:
     with pytest.raises(PlanError, match=r"model\.variants\.0"):
         read(given)
     assert time.process_time() - began < 2  # half of that is what a busy machine adds
+
+
+def test_a_config_json_is_no_model_file_whatever_it_calls_itself() -> None:
+    with pytest.raises(PlanError, match="architecture 'traced' is not known"):
+        Plan.of({"model": {"model_type": "traced", "hidden_size": 64, "num_hidden_layers": 2}})

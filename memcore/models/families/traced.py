@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from memcore.cache import cached
 from memcore.errors import refusal, shown
 from memcore.models.families.family import Family
 from memcore.models.model import Model
@@ -33,7 +33,7 @@ OF_A_FILE = Family(
 )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=16)
+@cached
 def _file(text: str) -> ModelFile:
     """The model file of a JSON text, one object for equal texts."""
     return read(json.loads(text), checked=False)

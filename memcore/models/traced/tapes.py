@@ -8,11 +8,11 @@ to the block that makes it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from memcore.cache import cached
 from memcore.models.traced.expression import Sum
 from memcore.models.traced.file import (
     ATTENTION,
@@ -71,7 +71,7 @@ class _Block:
     rows: list[_Row] = field(default_factory=list)
 
 
-@functools.lru_cache(maxsize=16)
+@cached
 def blocks_of(file: ModelFile) -> tuple[tuple[int, ...], tuple[_Block, ...], Variant]:
     """Of each layer its kind; the embedding, a block of each kind of layer, and the head."""
     variant = next((v for v in file.variants if v.batch != 1), file.variants[0])

@@ -21,7 +21,7 @@ from evidence.times import compared_times, times_table
 from memcore.plan.plan import Plan
 from memcore.timing.certainty import ANY, CALIBRATED, GPU, LEAST, LIKE, TWIN, WORK, like, twin
 
-EVIDENCE = Path(__file__).resolve().parents[1] / "presets" / "evidence"
+EVIDENCE = Path(__file__).resolve().parents[2] / "presets" / "evidence"
 PATH, PAIRS = EVIDENCE / "intervals.toml", EVIDENCE / "apart.toml"
 LEAVES = 0.05  # of the runs on either side, where there are enough
 NARROWEST = 0.05  # runs of the same plan differ by as much

@@ -1,7 +1,7 @@
 """The tables of figures in README.md and docs/accuracy.md, written from the evidence.
 
 In those files a table stands between `<!-- figures: NAME -->` and `<!-- end -->`;
-`python -m evidence.markdown` writes each of them anew, in the checkout.
+`python -m evidence.markdown` in the folder benchmarks, writes each of them anew.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from memcore.units import bytes_text
 from memcore.words.engines import ENGINES
 from memcore.words.training import FRAMEWORKS, NEVER
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 PER_TOKEN = ("seconds per token", "seconds per token, prompt too")
 

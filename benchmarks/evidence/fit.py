@@ -21,7 +21,7 @@ from memcore.hardware import constants
 from memcore.hardware.constants import Constant
 from memcore.plan.plan import Plan
 
-PATH = Path(__file__).resolve().parents[1] / "presets" / "evidence" / "left_out.toml"
+PATH = Path(__file__).resolve().parents[2] / "presets" / "evidence" / "left_out.toml"
 LARGE = 0.1  # errors beyond it count in proportion, below it as their squares
 FIRST_STEP, SWEEPS = 0.06, 2
 

@@ -25,7 +25,8 @@ from memcore.stream import read_lengths
 from memcore.stream.lengths import Lengths
 from memcore.units import GiB, bytes_text
 
-RUN, LENGTHS = "run", "lengths"  # files that the link does not carry
+# Files that the link does not carry; no widget has such a key, as a table "run" has.
+RUN, LENGTHS = "given_run", "given_lengths"
 
 
 def measured(server: bool = False) -> Measured | None:

@@ -170,5 +170,5 @@ def test_a_snapshot_may_be_dropped_on_any_page_and_a_broken_one_is_refused() -> 
     at = opened(encode(PLAN, short=True))
     at.file_uploader(key="config_file").upload("run.pickle", snapshot()[:-9], "x/y").run()
     alive(at)
-    assert at.session_state["run"] is None
-    assert "damaged" in str(at.session_state["not_read_run"][0])
+    assert at.session_state["given_run"] is None
+    assert "damaged" in str(at.session_state["not_read_given_run"][0])

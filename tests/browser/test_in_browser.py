@@ -268,7 +268,7 @@ CLICKED = {  # a row of a table on each view; what the drawer is then about
     "train": ("consumers", 2, "Optimizer states"),
     "time": ("phases", 0, "Forward"),
     "tiers": ("tiers", 2, "usable GPU memory"),
-    "together": ("together_table", 1, "Policy"),
+    "together": ("together", 1, "Policy"),
     "ledger": ("ledger", 0, ":"),
     "accuracy": ("accuracy", 0, "%"),
 }

@@ -312,7 +312,10 @@ def test_memory_over_time_says_what_one_points_at_and_why(open_app: Open) -> Non
     assert peak
     chart = page.locator(".st-key-chart_over_time .js-plotly-plot")
     chart.evaluate("e => e.scrollIntoView({block: 'center'})")
-    place, word = chart.bounding_box(), chart.locator(".annotation", has_text="the peak").bounding_box()
+    place, word = (
+        chart.bounding_box(),
+        chart.locator(".annotation", has_text="the peak").bounding_box(),
+    )
     assert place
     assert word
     said = chart.locator(".hoverlayer")

@@ -531,6 +531,9 @@ def _reader(text: Text) -> Reader:
         return last, started[0].label, functools.partial(_serves, found, *started)
     if ollama.runs(found):
         return last, "Ollama", functools.partial(ollama.launched, found)
+    if any(c[0][:1] != "-" and megatron.recognise(c) for c in found):
+        # What a variable lists is an option of these commands, and no job of its own.
+        found = tuple(c for c in found if c[0][:1] != "-")
     for name, recognised, reads in COMMANDS:
         whole = next((c for c in found if recognised(c)), None)
         more = {c for c in found if whole and recognised(c) and c[0][:1] != "-" and adds(c, whole)}
@@ -671,7 +674,7 @@ def _model(
     if not found and (served := hub.preset(draft.served)):
         message = f"{shown(draft.model)} is no preset, but it is served as {shown(draft.served)}"
         assumed.append(Issue("model", f"{message}: {served}"))
-        return served
+        found = served
     if not found:
         raise PlanError([Issue("model", _unknown(draft.model))])
     language = f"{found}{hub.TEXT}"
@@ -700,7 +703,7 @@ def _model(
                 draft.put("train.frozen", SEEING, draft.frozen_tower, "not said: True")
             message = "1 of 768 x 768 pixels in each sequence, since no file says it"
             assumed.append(Issue("train.images", message))
-    if found != draft.model:
+    if found != draft.model and not any(issue.field == "model" for issue in assumed):
         assumed.append(Issue("model", f"{shown(draft.model)} has the shapes of the preset {found}"))
     return _headed(found, draft)
 

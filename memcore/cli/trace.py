@@ -6,12 +6,12 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from memcore.cli.printing import fail, printable, table
 from memcore.errors import refusal, shown
+from memcore.models.traced.file import ModelFile, read
 from memcore.units import bytes_text
 
 AFTER = 1.0  # seconds before what is being done is told
@@ -23,7 +23,6 @@ def run(args: argparse.Namespace) -> int:
     except ImportError:
         return fail("tracing needs PyTorch, which the extra [trace] brings; plans do not")
     del torch  # what it is needed for imports it
-    from memcore.models.traced.file import read
     from memcore.tracing.targets import target_of
     from memcore.tracing.trace import trace
 
@@ -36,20 +35,18 @@ def run(args: argparse.Namespace) -> int:
 
     target = target_of(args.target, _dims(args.dims))
     document = trace(target, args.dtype, _sizes(args.at), say, args.checks)
-    read(document)  # what is written can be read
+    file = read(document)  # what is written can be read
     out = Path(args.out or f"{target.label.split()[0].replace('/', '-')}.json")
     try:
         out.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
     except OSError as e:
         return fail(f"--out: {(e.strerror or str(e)).lower()}")
-    print(printable("\n".join(_told(document, out))))
+    print(printable("\n".join(_told(file, out))))
     return 0
 
 
-def _told(document: Mapping[str, Any], out: Path) -> Iterator[str]:
-    from memcore.models.traced.file import read
-
-    file = read(document)
+def _told(file: ModelFile, out: Path) -> Iterator[str]:
+    """What was traced, beside PyTorch's own totals."""
     sizes = ", ".join(f"{name} {n:,}" for name, n in file.dims.items())
     yield f"{file.label}: {file.elements:,} parameters; traced at {sizes or 'fixed sizes'}"
     rows = [

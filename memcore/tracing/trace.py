@@ -17,13 +17,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from memcore.models.traced.expression import ExpressionError, Sum
+from memcore.models.traced.file import BATCH, MARK, VERSION
 from memcore.tracing.recorder import BACKWARD, Recorder, Segment, Storage
 from memcore.tracing.stand_ins import STAND_INS, stand_ins
 from memcore.tracing.symbols import Symbols
 from memcore.tracing.targets import Input, Target, refuse
 
-VERSION = 1
-BATCH = "batch"
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 WORDS = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64",
@@ -241,7 +240,7 @@ def trace(
     ]
     packages = ("torch", *target.packages)
     return {
-        "memplan_model_file": VERSION,
+        MARK: VERSION,
         "label": target.label,
         "source": target.source,
         "dtype": dtype,

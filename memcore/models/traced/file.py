@@ -7,7 +7,7 @@ further. Raises PlanError, which names the place in the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,30 +139,45 @@ class Variant:
         each = [sum(op.flops(sizes) for op in block.operations) for block in self.blocks]
         return int(sum(each[block] for block, _ in self.order))
 
-    def peak_bytes(self, sizes: Mapping[str, int]) -> int:
-        """The most bytes that forward and backward hold at once, besides weights and buffers."""
-        counts = [
-            [sum(op.phase == phase for op in block.operations) for phase in (FORWARD, BACKWARD)]
-            for block in self.blocks
+    def counts(self) -> list[tuple[int, ...]]:
+        """Of each segment how many operations it runs forward and backward."""
+        each = [
+            tuple(sum(op.phase == phase for op in b.operations) for phase in (FORWARD, BACKWARD))
+            for b in self.blocks
         ]
-        last = len(self.order) - 1
-        starts: dict[tuple[int, int], int] = {}
-        clock = 0
+        return [each[block] for block, _ in self.order]
+
+    def starts(self) -> dict[tuple[int, int], int]:
+        """When each segment begins each phase, in operations of the whole run: backward runs from
+        the last segment to the first."""
+        counts, found, clock = self.counts(), dict[tuple[int, int], int](), 0
         for phase in (FORWARD, BACKWARD):
-            there = range(last + 1) if phase == FORWARD else range(last, -1, -1)
-            for segment in there:
-                starts[phase, segment] = clock
-                clock += counts[self.order[segment][0]][phase]
-        sizes_of = [[s.bytes.value(sizes) for s in block.storages] for block in self.blocks]
-        changes: dict[int, int] = {}
+            for segment in range(len(counts))[:: 1 if phase == FORWARD else -1]:
+                found[phase, segment] = clock
+                clock += counts[segment][phase]
+        return found
+
+    def spans(self) -> Iterator[tuple[int, Storage, int, int | None]]:
+        """Each storage of each segment: its segment, birth and death in the whole run; None: it
+        never dies."""
+        starts, last = self.starts(), len(self.order) - 1
         for segment, (block, _) in enumerate(self.order):
-            for s, n in zip(self.blocks[block].storages, sizes_of[block], strict=True):
-                birth = starts[s.phase, segment] + s.birth
-                changes[birth] = changes.get(birth, 0) + n
+            for s in self.blocks[block].storages:
+                death = None
                 if s.death:
                     phase, further, at = s.death
                     death = starts[phase, min(max(segment + further, 0), last)] + at
-                    changes[death] = changes.get(death, 0) - n
+                yield segment, s, starts[s.phase, segment] + s.birth, death
+
+    def peak_bytes(self, sizes: Mapping[str, int]) -> int:
+        """The most bytes that forward and backward hold at once, besides weights and buffers."""
+        sizes_of = {id(s): s.bytes.value(sizes) for block in self.blocks for s in block.storages}
+        changes: dict[int, int] = {}
+        for _, s, birth, death in self.spans():
+            n = sizes_of[id(s)]
+            changes[birth] = changes.get(birth, 0) + n
+            if death is not None:
+                changes[death] = changes.get(death, 0) - n
         alive = most = 0
         for at in sorted(changes):
             alive += changes[at]

@@ -8,7 +8,6 @@ to the block that makes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,30 +130,9 @@ class _Clock:
     def __init__(self, variant: Variant, blocks: list[_Block]):
         self.variant, self.blocks = variant, blocks
         self.segments = range(len(variant.order))
-        counts = [
-            tuple(sum(op.phase == phase for op in b.operations) for phase in (FORWARD, BACKWARD))
-            for b in variant.blocks
-        ]
-        self.count = [counts[index] for index, _ in variant.order]
-        self.start: dict[tuple[int, int], int] = {}
-        clock = 0
-        for phase in (FORWARD, BACKWARD):
-            for i in self.segments if phase == FORWARD else reversed(self.segments):
-                self.start[phase, i] = clock
-                clock += self.count[i][phase]
-        self.end = clock
+        self.count, self.start = variant.counts(), variant.starts()
+        self.end = sum(map(sum, self.count))
         self.middle = sum(forward for forward, _ in self.count)
-
-    def spans(self) -> Iterator[tuple[int, Storage, int, int]]:
-        """Each storage of each segment: its segment, birth and death in the whole run."""
-        last = len(self.segments) - 1
-        for i in self.segments:
-            for s in self.variant.blocks[self.variant.order[i][0]].storages:
-                death = _NEVER
-                if s.death:
-                    phase, further, at = s.death
-                    death = self.start[phase, min(max(i + further, 0), last)] + at
-                yield i, s, self.start[s.phase, i] + s.birth, death
 
     def range(self, block: _Block, phase: int) -> tuple[int, int]:
         """When a block begins and ends one direction, in the whole run."""
@@ -168,8 +146,8 @@ class _Clock:
         """The rows of every block's tape."""
         place = {i: b for b, of in enumerate(self.blocks) for i in range(of.first, of.last + 1)}
         ranges = [[self.range(b, phase) for phase in (FORWARD, BACKWARD)] for b in self.blocks]
-        for i, s, birth, death in self.spans():
-            self._place(place[i], s, birth, death, ranges)
+        for i, s, birth, death in self.variant.spans():
+            self._place(place[i], s, birth, _NEVER if death is None else death, ranges)
 
     def _place(
         self, b: int, s: Storage, birth: int, death: int, ranges: list[list[tuple[int, int]]]

@@ -65,7 +65,8 @@ def asked(plan: Plan, look: str) -> Asked:
             figure = "tokens"
     fields = engine.swept_fields(plan, FIGURES[figure].serves)
     first = ("serve.prompt_len", "serve.concurrency")
-    usual = first if FIGURES[figure].serves else ("train.seq_len", "train.micro_batch")
+    asked_first = first if FIGURES[figure].serves else ("train.seq_len", "train.micro_batch")
+    usual = list(dict.fromkeys(p for p in (*asked_first, *fields) if p in fields))
     across = across if across in fields else usual[0]
     down = down if down in fields and down != across else next(p for p in usual if p != across)
     return Asked(part, figure, across, down, every == "all", search)

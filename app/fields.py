@@ -50,9 +50,8 @@ class Field:
         return "\n".join([self.help, "", *lines])
 
 
-@functools.cache
 def field(path: str) -> Field:
-    """The field at a dotted path such as 'train.micro_batch'."""
+    """The field at a dotted path such as 'train.micro_batch' or 'model.dims.height'."""
     info: Any = field_of(path)
     declared = facts(path)
     return Field(

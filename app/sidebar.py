@@ -15,7 +15,7 @@ import streamlit as st
 from app import files, parts, places, state
 from app.controls import Take
 from app.fields import Field, field, in_group, setting
-from app.text import plain
+from app.text import counted, plain
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats import Text
 from memcore.formats.hub import preset, stored
@@ -23,6 +23,7 @@ from memcore.models import catalog
 from memcore.plan.field import GROUPS, describes
 from memcore.plan.keys import VERSION
 from memcore.plan.link import begun
+from memcore.plan.models import DIMS, dims_of, preset_of
 from memcore.plan.plan import (
     Plan,
     change_texts,
@@ -78,8 +79,10 @@ def draw(place: str, page: str) -> None:
         _fields(ENGINE)
     else:
         _heading("Job")
-        for path in JOB:
-            _number_slider(path)
+        for path in (*JOB, *(f"{DIMS}{name}" for name in dims_of(state.plan().model))):
+            when = facts(path).when
+            if when is None or when(state.drafted, state.plan().architecture):
+                _number_slider(path)
         _heading("Memory tricks")
         for path in TRICKS:
             OWN.get(path, _field)(path)
@@ -217,10 +220,11 @@ def _common(f: Field, take: Take | None = None, prefix: str = "") -> dict[str, A
     key = prefix + f.path.replace(".", "_")
     value = state.drafted(f.path)
     shown = None if facts(f.path).zero and not value else value  # empty: its placeholder says it
+    unit = state.plan().architecture.unit
     return {
-        "label": f.label,
+        "label": counted(f.label, unit),
         "key": state.control(key, shown, take or _setting(f.path)),
-        "help": f.full_help,
+        "help": counted(f.full_help, unit),
     }
 
 
@@ -413,7 +417,7 @@ def _size(parameters: int) -> str:
 def model_search() -> None:
     """One box over presets and sizes; a size, a config.json or a link can be typed or pasted."""
     drafted = state.drafted("model")
-    chosen = drafted if isinstance(drafted, str) else drafted.get("size")
+    chosen = preset_of(drafted) or drafted.get("size")
     st.selectbox(
         "Model",
         [*catalog.model_names(), *SIZES],
@@ -568,7 +572,7 @@ def run_goal() -> None:
     with tokens:
         steps = _with_own("run.tokens", facts("run.tokens").steps)
         st.selectbox(
-            field("run.tokens").label,
+            counted(field("run.tokens").label, state.plan().architecture.unit),
             steps,
             format_func=count_text,
             key=state.control("run_tokens", state.drafted("run.tokens"), tokens_typed),

@@ -13,7 +13,7 @@ from app import parts, places, shared, sidebar, state
 from app.fields import field
 from app.text import VERDICTS, plain
 from memcore.models import catalog
-from memcore.plan.plan import Plan, get
+from memcore.plan.plan import Plan, facts, get
 from memcore.search.fitting import Within
 from memcore.search.growing import BATCH, LENGTH
 from memcore.search.levers import Lever
@@ -91,6 +91,9 @@ def furthest() -> None:
     the same and lets it go furthest."""
     with st.container(horizontal=True, key="furthest"):
         for path, label, text, find, further in FURTHEST:
+            when = facts(path).when
+            if when and not when(state.drafted, state.plan().architecture):
+                continue
             with st.container(horizontal=True, vertical_alignment="center"):
                 _answer(path, label, text, find(state.plan()))
                 if found := further(state.plan()):

@@ -30,7 +30,7 @@ from memcore.errors import Issue
 from memcore.plan.keys import BENCHED, LOOK, MEASURED, VERSION
 from memcore.plan.link import begun, nearest
 from memcore.plan.measured import Measured
-from memcore.plan.plan import Plan, change_texts, get, value_text
+from memcore.plan.plan import Plan, change_texts, get, put, value_text
 from memcore.plan.repair import followed, repair
 from memcore.report import Report
 from memcore.search.change import differences
@@ -236,8 +236,10 @@ def change(changes: Mapping[str, Any]) -> None:
 def _with(draft: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Another draft, of which no more is new than what leads to a change."""
     for path, value in changes.items():
-        room, _, name = path.rpartition(".")
-        draft = draft | ({room: draft[room] | {name: value}} if room else {name: value})
+        section = path.partition(".")[0]
+        before = draft[section]
+        draft = draft | {section: dict(before) if isinstance(before, dict) else before}
+        put(draft, path, value)
     return draft
 
 

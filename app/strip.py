@@ -179,11 +179,11 @@ def _training(report: Report, pinned: Report | None) -> None:
     if time:
         seconds = before.step_seconds if before else None
         tokens = before.tokens_per_second if before else None
-        a_step = f" a step{report.if_it_fitted}"
+        a_step, unit = f" a step{report.if_it_fitted}", state.plan().architecture.unit
         items += _figures(
             (
                 ("time.step_seconds", a_step, time.step_seconds, seconds, seconds_text),
-                ("time.tokens_per_second", " tokens/s", time.tokens_per_second, tokens,
+                ("time.tokens_per_second", f" {unit}/s", time.tokens_per_second, tokens,
                  count_text),
             )
         )  # fmt: skip
@@ -257,7 +257,8 @@ def _small_print(report: Report, pinned: Report | None, of: str = "") -> None:
         items.append(Item(reserved, "memory.reserved_bytes"))
     if t:
         if run := report.run:
-            said = f"{count_text(state.plan().run.tokens)} tokens take {seconds_text(run.seconds)}"
+            work = f"{count_text(state.plan().run.tokens)} {state.plan().architecture.unit}"
+            said = f"{work} take {seconds_text(run.seconds)}"
             items += (Item(said, "run.seconds"), *_bill(run))
         ends = " to ".join(map(seconds_text, t.step_interval))
         items.append(Item(f"{ends} a step (range, 90 %)", "time.step_interval"))

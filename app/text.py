@@ -25,6 +25,14 @@ def times(text: str) -> str:
     return text.replace(" x ", " × ")
 
 
+def counted(text: str, unit: str) -> str:
+    """A text about tokens and sequences, as it is of a model that reads samples (Model.unit)."""
+    if unit == "tokens":
+        return text
+    words = re.compile(r"\b(?:([Tt])oken|([Ss])equence)(s?)\b")
+    return words.sub(lambda w: f"{'S' if (w[1] or w[2]).isupper() else 's'}ample{w[3]}", text)
+
+
 def title_of_plan(plan: Plan) -> str:
     """Its model and GPUs, for people; and in how many nodes, if not in one."""
     nodes = math.ceil(plan.cluster.gpus / plan.gpus_per_node)

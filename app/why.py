@@ -13,7 +13,7 @@ from typing import Any, Literal
 import streamlit as st
 
 from app import grid, shared, state, tables
-from app.text import plain, times
+from app.text import counted, plain, times
 from memcore.explain.book import Book
 from memcore.plan.plan import Plan, change_texts
 from memcore.quantity.quantity import Explanation
@@ -165,13 +165,14 @@ def _back(depth: int) -> None:
 
 
 def _value(e: Explanation) -> None:
-    pin = state.session().pin
+    pin, unit = state.session().pin, state.plan().architecture.unit
     then = shared.book(pin).explained(e.path) if pin else None
+    title = counted(f"{e.what}: {e.text}", unit)
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"### {plain(times(f'{e.what}: {e.text}'))}", anchors=False, width="content")
+        st.markdown(f"### {plain(times(title))}", anchors=False, width="content")
         st.badge(e.certainty, color=COLOURS[e.certainty])  # type: ignore[arg-type]
     if e.meaning:
-        st.markdown(plain(times(e.meaning)))
+        st.markdown(plain(times(counted(e.meaning, unit))))
     if then:
         st.markdown(f"In the pinned plan: **{plain(then.text)}**")
 

@@ -12,6 +12,8 @@ from app.tables.measured import moved_text
 from app.text import VERDICTS
 from memcore.explain.book import Book
 from memcore.models import catalog
+from memcore.models.traced.file import MARK
+from memcore.plan.models import dims_of, preset_of
 from memcore.plan.plan import Plan, title_of, value_text
 from memcore.report import Report
 from memcore.search.compare import FIGURES, differing, figures_of
@@ -70,11 +72,18 @@ def field_text(path: str, value: Any) -> str:
     return value_text(path, value)
 
 
+def sizes_text(model: Any) -> list[str]:
+    """The sizes of a traced model's dimensions: 'height 224'."""
+    return [f"{name.replace('_', ' ')} {n:,}" for name, n in dims_of(model).items()]
+
+
 def model_text(model: Any) -> str:
-    if isinstance(model, str):
-        return str(catalog.model_entry(model)["label"])
+    if name := preset_of(model):
+        return ", ".join((catalog.model_entry(name)["label"], *sizes_text(model)))
     if set(model) == {"size"}:
         return f"{model['size']}, a standard model"
+    if MARK in model:
+        return ", ".join((str(model.get("label", "a model file")), *sizes_text(model)))
     return f"a config.json ({model.get('model_type', 'unknown')})"
 
 

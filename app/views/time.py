@@ -8,7 +8,7 @@ from memcore.units import count_text
 report, plan = state.report(), state.plan()
 
 if report.time and report.run:
-    st.markdown(f"##### The whole run: {count_text(plan.run.tokens)} tokens")
+    st.markdown(f"##### The whole run: {count_text(plan.run.tokens)} {plan.architecture.unit}")
     sidebar.run_goal()
     parts.run_figures(report.run)
     start.booked()

@@ -203,7 +203,7 @@ def _readable(plan: Plan, report: Report, calibrated: Calibrated | None) -> str:
     if report.together and about != SERVE:
         blocks += _together(plan, report, report.together)
     if about != SERVE:
-        blocks += (*_memory(report), *_time(report))
+        blocks += (*_memory(report), *_time(plan, report))
         blocks += [] if of_server else moved
         blocks += _run(plan, report)
     if about in (SERVE, ANY):
@@ -349,7 +349,7 @@ def _utilization(time: Time) -> str:
     return f"{text} as PaLM counts it, attention without its mask, and {run * time.mfu:.1%} run"
 
 
-def _time(report: Report) -> Iterable[str]:
+def _time(plan: Plan, report: Report) -> Iterable[str]:
     time = report.time
     if time is None:
         return
@@ -359,7 +359,7 @@ def _time(report: Report) -> Iterable[str]:
     yield (
         f"Step{report.if_it_fitted}: {seconds_text(time.step_seconds)} "
         f"({seconds_text(low)} to {seconds_text(high)}), bound by {time.bound_by}; "
-        f"{time.tokens_per_second:,.0f} tokens/s, {_utilization(time)}\n"
+        f"{time.tokens_per_second:,.0f} {plan.architecture.unit}/s, {_utilization(time)}\n"
         f"The interval is that of {time.compared}."
     )
     rows = [
@@ -383,9 +383,10 @@ def _run(plan: Plan, report: Report) -> Iterable[str]:
         price = money_text(plan.run.price_per_gpu_hour)
         parts.append(f"{money_text(run.cost)} at {price} per GPU-hour")
     yield (
-        f"{count_text(plan.run.tokens)} tokens: {', '.join(parts)}\n"
+        f"{count_text(plan.run.tokens)} {plan.architecture.unit}: {', '.join(parts)}\n"
         f"Energy at {rate_text(run.watts, 'W')}: {energy_text(run.energy_joules)}, "
-        f"{energy_text(run.joules_per_token)} a token\n"
+        f"{energy_text(run.joules_per_token)} a "
+        f"{plan.architecture.unit.removesuffix('s')}\n"
         f"A checkpoint: {bytes_text(run.checkpoint_bytes)}, {bytes_text(run.weights_bytes)} of it "
         f"weights; saved every {run.save_every:,} steps, for {seconds_text(run.save_seconds)}; "
         f"{bytes_text(run.disk_bytes)} on disk\n"

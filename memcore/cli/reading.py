@@ -4,6 +4,7 @@ that are set in it."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -237,8 +238,14 @@ def _configured(model: Any, key: str, value: Any) -> dict[str, Any]:
     Raises PlanError for a key that is not there."""
     from memcore.models import catalog
     from memcore.models.standard import standard_config
+    from memcore.plan.models import dims_of, preset_of, with_dim
 
-    if isinstance(model, str) and model in catalog.model_names():
+    dim = key.removeprefix("dims.")
+    if dim != key and dim in dims_of(model):
+        return with_dim(model, dim, value)
+    if preset_of(model) in catalog.traced_names():
+        model = {"dims": dims_of(model)}
+    elif isinstance(model, str) and model in catalog.config_names():
         model = catalog.model_entry(model)["config"]
     elif isinstance(model, dict) and set(model) == {"size"}:
         model = standard_config(model["size"])
@@ -270,12 +277,15 @@ def _refuse_sizes(plan: Plan, chosen: Mapping[str, Any]) -> None:
 def _of_the_model(plan: Plan, document: Mapping[str, Any]) -> Iterator[Issue]:
     """What a plan has of its model in fields that its document does not say, and of which its
     answer speaks."""
-    from memcore.plan.plan import Plan, get, value_text
+    from memcore.plan.plan import Plan, facts, get, value_text
     from memcore.search.change import differences
 
     silent = {SERVE: "train", ANY: ""}.get(plan.about, "serve")
     for path, now in differences(Plan(), plan).items():
         section, _, name = path.partition(".")
+        when = facts(path).when
+        if when and not when(functools.partial(get, plan), plan.architecture):
+            continue  # it has no meaning in this plan
         if name and section != silent and name not in document.get(section, {}):
             was = value_text(path, get(Plan(), path))
             yield Issue(path, f"{value_text(path, now)} is used in place of {was}")

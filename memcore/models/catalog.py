@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import json
 import tomllib
+from collections.abc import Mapping
 from datetime import date
 from importlib.resources import files
 from typing import Any
 
 from memcore.hardware.accelerator import Accelerator, Node
 from memcore.models.families import from_config
+from memcore.models.families.traced import model_at
 from memcore.models.model import Model
+from memcore.models.traced.file import ModelFile, read
 
 _ROOT = files("presets")
 
@@ -110,20 +114,64 @@ def _model_files() -> dict[str, Any]:
 
 @functools.cache
 def model_names() -> tuple[str, ...]:
-    return tuple(sorted(_model_files(), key=_natural))
+    """Every preset of a model."""
+    return tuple(sorted((*_model_files(), *traced_rows()), key=_natural))
+
+
+@functools.cache
+def config_names() -> tuple[str, ...]:
+    """Those that a config.json describes."""
+    return tuple(name for name in model_names() if name in _model_files())
 
 
 @functools.cache
 def model_entry(name: str) -> dict[str, Any]:
-    """A model preset as its file has it: name, label, source, revision, config."""
+    """A model preset as its file has it: name, label, source, revision, config; one that was traced
+    has no config."""
+    if name in traced_rows():
+        return traced_rows()[name]
     entry: dict[str, Any] = json.loads(_model_files()[name].read_text(encoding="utf-8"))
     return entry
 
 
 @functools.cache
 def model(name: str) -> Model:
+    if name in traced_rows():
+        return traced_model(name, traced_dims(name))
     entry = model_entry(name)
     return from_config(entry["config"], entry["label"])
+
+
+@functools.cache
+def traced_rows() -> dict[str, dict[str, Any]]:
+    """Presets that were traced, by name: presets/traced.toml says what stands in a row."""
+    found: dict[str, dict[str, Any]] = tomllib.loads(
+        _ROOT.joinpath("traced.toml").read_text(encoding="utf-8")
+    )
+    return found
+
+
+def traced_names() -> tuple[str, ...]:
+    """The presets that were traced."""
+    return tuple(traced_rows())
+
+
+def traced_dims(name: str) -> dict[str, int]:
+    """The dimensions of a traced preset with their usual sizes; of whatever else none."""
+    return dict(traced_rows()[name]["dims"]) if name in traced_rows() else {}
+
+
+@functools.cache
+def traced_file(name: str) -> ModelFile:
+    """The model file of a traced preset."""
+    packed = _ROOT.joinpath("traced", f"{name}.json.gz").read_bytes()
+    return read(json.loads(gzip.decompress(packed)), checked=False)
+
+
+def traced_model(name: str, sizes: Mapping[str, int]) -> Model:
+    """A traced preset at some sizes of its dimensions. Raises PlanError."""
+    file = traced_file(name)
+    return model_at(file, {**file.dims, **sizes}, traced_rows()[name]["label"])
 
 
 @functools.cache

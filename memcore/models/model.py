@@ -430,6 +430,17 @@ class Model:
         return replace(self, image=image, max_positions=image.tokens, position_rows=seen,
                        table_rows=rows, traits=traits)  # fmt: skip
 
+    def has_dim(self, name: str) -> bool:
+        """Whether a dimension of inputs, 'batch' or 'tokens', is one of this model's: a traced one
+        has those that its file names."""
+        return self.traced is None or name in self.traced.dims
+
+    @property
+    def unit(self) -> str:
+        """What a step's work is counted in: a model without tokens reads samples, of which each
+        counts as a sequence of one."""
+        return "tokens" if self.has_dim("tokens") else "samples"
+
     @property
     def stack_before(self) -> str:
         """What runs before these layers, one of dims.STACKS, or ''."""

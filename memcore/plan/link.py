@@ -46,6 +46,7 @@ from memcore.plan.keys import (
     literal_text,
 )
 from memcore.plan.measured import Measured
+from memcore.plan.models import PRESET, preset_of
 from memcore.plan.plan import Plan, get, put, value_text, words_of
 from memcore.plan.repair import follow, issues_in, repair, ways
 
@@ -295,8 +296,11 @@ def _first(issues: list[Issue]) -> list[Issue]:
 
 def _encode_model(plan: Plan) -> dict[str, str]:
     model = plan.model
-    if isinstance(model, str):
-        return {"model": f"{model}~{catalog.model_entry(model).get('revision', 1)}"}
+    if name := preset_of(model):
+        dims = {} if isinstance(model, str) else model["dims"]
+        sizes = "".join(f"~{dim}.{n}" for dim, n in dims.items())
+        return {"model": f"{name}~{catalog.model_entry(name).get('revision', 1)}{sizes}"}
+    assert not isinstance(model, str)
     if set(model) == {"size"}:
         return {"size": model["size"]}
     return {"config": _pack(model)}
@@ -305,7 +309,7 @@ def _encode_model(plan: Plan) -> dict[str, str]:
 def is_held(plan: Plan) -> bool:
     """Whether a link holds the config.json of a plan's model, which may be too long for one."""
     model = plan.model
-    if isinstance(model, str):
+    if preset_of(model):
         return True
     return len(json.dumps(model)) <= MAX_OBJECT and len(_pack(model)) <= MAX_PAYLOAD
 
@@ -410,9 +414,11 @@ def _value(name: str, text: str, default: Any) -> Any:
     raise refusal(name, f"must be {expected}, not {shown(text)}; {literal_text(default)} is used")
 
 
-def _preset(name: str, text: str, issues: list[Issue]) -> str:
-    """A preset's name; says so when the preset was corrected since the link was made."""
-    preset, mark, revision = text.partition("~")
+def _preset(name: str, text: str, issues: list[Issue]) -> str | dict[str, Any]:
+    """A preset's name, of a traced one with the sizes of its dimensions; says so when the preset
+    was corrected since the link was made."""
+    preset, mark, rest = text.partition("~")
+    revision, *dims = rest.split("~")
     if name == "gpu" and preset not in catalog.gpu_names() and (meant := cards.preset(preset)):
         issues.append(Issue(name, cards.taken(preset, meant)))
         preset = meant
@@ -425,7 +431,10 @@ def _preset(name: str, text: str, issues: list[Issue]) -> str:
                 f"{shown(revision)}, now {current}); the numbers may differ",
             )
         )
-    return preset
+    sizes = {dim: n for dim, _, n in (text.partition(".") for text in dims)}
+    if not sizes or preset not in catalog.traced_names():
+        return preset
+    return {PRESET: preset, "dims": {dim: _value(name, n, 0) for dim, n in sizes.items()}}
 
 
 def _revision(name: str, preset: str) -> int | None:

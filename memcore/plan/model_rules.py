@@ -113,6 +113,8 @@ def length_rules(plan: Plan, model: Model) -> Iterator[Issue]:
     if image := model.image:
         why = f"{t.seq_len:,} tokens, but {image.text} are {image.tokens:,}"
         yield from only(plan, "train.seq_len", [image.tokens], why)
+    elif not model.has_dim("tokens"):
+        yield from only(plan, "train.seq_len", [1], f"{model.label} has no tokens")
     elif model.heard:
         yield from _of_fixed_length(plan, model)
     elif model.learned_positions and t.seq_len > model.max_positions:

@@ -35,10 +35,19 @@ from memcore.models.families.qwen_tower import SIDE
 from memcore.models.model import Model, in_json
 from memcore.plan.field import Facts, checked, choice, declare, describes, facts_of, number
 from memcore.plan.model_rules import length_rules, served_positions
-from memcore.plan.models import draft_from, resolve_model, trimmed
+from memcore.plan.models import DIMS, dims_of, draft_from, resolve_model, trimmed, with_dim
 from memcore.plan.rule import Remedy
 from memcore.plan.rules import OF_HARDWARE, broken_rules, readers_of
-from memcore.plan.sections import Cluster, Parallel, Run, Section, Serve, Together, Train
+from memcore.plan.sections import (
+    Cluster,
+    Parallel,
+    Run,
+    Section,
+    Serve,
+    Together,
+    Train,
+    dim_field,
+)
 from memcore.units import Gbit, GiB
 from memcore.words import engines, experts, serving, stored, training
 from memcore.words.jobs import ABOUT, ANY, RL, SERVE
@@ -544,6 +553,8 @@ def by_section(changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def get(owner: Any, path: str) -> Any:
     """The value at a dotted path of a plan or of its document."""
+    if path.startswith(DIMS):
+        return dims_of(get(owner, "model"))[path.removeprefix(DIMS)]
     for name in path.split("."):
         owner = owner[name] if isinstance(owner, Mapping) else getattr(owner, name)
     return owner
@@ -551,15 +562,22 @@ def get(owner: Any, path: str) -> Any:
 
 def put(document: dict[str, Any], path: str, value: Any) -> None:
     """Set the value at a dotted path of a document."""
+    if path.startswith(DIMS):
+        document["model"] = with_dim(document["model"], path.removeprefix(DIMS), value)
+        return
     *parents, last = path.split(".")
     for name in parents:
         document = document[name]
     document[last] = value
 
 
-@functools.cache
 def field_of(path: str) -> FieldInfo:
     """What the plan declares about the field at a dotted path."""
+    return dim_field(path.removeprefix(DIMS)) if path.startswith(DIMS) else _field_of(path)
+
+
+@functools.cache
+def _field_of(path: str) -> FieldInfo:
     *parents, last = path.split(".")
     part: Any = Plan
     for name in parents:
@@ -578,9 +596,13 @@ GROUP_OF = {
 }
 
 
-@functools.cache
 def facts(path: str) -> Facts:
     """All else that it declares."""
+    return facts_of(field_of(path)) if path.startswith(DIMS) else _facts(path)
+
+
+@functools.cache
+def _facts(path: str) -> Facts:
     said = facts_of(field_of(path))
     section, _, _ = path.partition(".")
     return said if said.group is not None else replace(said, group=GROUP_OF.get(section, ""))
@@ -591,7 +613,6 @@ def words_of(path: str) -> Mapping[str, Word] | None:
     return facts(path).words
 
 
-@functools.cache
 def limits_of(path: str) -> tuple[float, float]:
     """The least and the greatest number that a field takes."""
     least, most = -math.inf, math.inf

@@ -17,6 +17,7 @@ from memcore.hardware.constants import INTERRUPTIONS, RESTART
 from memcore.models import cards, catalog
 from memcore.models.families.qwen_tower import SIDE
 from memcore.models.model import Model
+from memcore.models.traced.file import LARGEST_SIZE
 from memcore.plan.field import FROZEN as TRAINS_LESS
 from memcore.plan.field import (
     HARDWARE,
@@ -52,6 +53,10 @@ TOKENS = (
     *(10**12, 2 * 10**12, 5 * 10**12, 10**13, 15 * 10**12, 3 * 10**13),
 )
 RANKS = (1, 2, 4, 8, 16, 32, 64)
+DIM_SIZES = (
+    *(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768),
+    *(896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 4096, 6144, 8192, 16_384, 32_768, 65_536),
+)
 
 
 # --- when a field has a meaning: what of the drafted plan, or of its model, gives it one ----------
@@ -93,6 +98,8 @@ _any_size = _of_model(
     lambda m: m.image.free if m.image else m.tower and m.tower.image and m.tower.image.unit
 )
 _experts = _of_model(lambda model: model.experts)
+_batches = _of_model(lambda model: model.has_dim("batch"))
+_of_tokens = _of_model(lambda model: model.has_dim("tokens"))
 
 
 def _mxfp4(drafted: Drafted, model: Model) -> bool:
@@ -330,6 +337,7 @@ class Train(Section):
         key="mb",
         names=("batch_size", "per_device_train_batch_size", "micro_batch_size"),
         group=TOP,
+        when=_batches,
         steps=BATCHES,
     )
     seq_len: int = number(
@@ -341,6 +349,7 @@ class Train(Section):
         key="seq",
         names=("sequence_length", "max_length", "max_seq_length", "cutoff_len", "context_length"),
         group=TOP,
+        when=_of_tokens,
         steps=SEQUENCE_LENGTHS,
     )
     precision: str = choice(
@@ -881,7 +890,7 @@ class Train(Section):
     )
 
 
-_DRAFTS = serving.DRAFT_HEADS | {name: Word(name, "A preset.") for name in catalog.model_names()}
+_DRAFTS = serving.DRAFT_HEADS | {name: Word(name, "A preset.") for name in catalog.config_names()}
 
 
 class Serve(Section):
@@ -1443,3 +1452,10 @@ class Run(Section):
         within=(1, 10),
         key="pue",
     )
+
+
+def dim_field(name: str) -> Any:
+    """The field that one of a traced model's own dimensions is, of whatever name."""
+    title = name.replace("_", " ").capitalize()
+    told = f"A dimension that this model was traced with: {name}."
+    return number(1, title, told, within=(1, LARGEST_SIZE), group=TOP, steps=DIM_SIZES)

@@ -12,6 +12,7 @@ from typing import Any
 
 from memcore.errors import PlanError
 from memcore.models import catalog
+from memcore.plan.models import DIMS, dims_of
 from memcore.plan.plan import Plan, facts, field_of, field_paths, get, limits_of
 from memcore.plan.repair import followed
 from memcore.report import CONSUMERS, VERDICTS
@@ -102,9 +103,12 @@ def swept_fields(plan: Plan, serves: bool) -> tuple[str, ...]:
         for path in field_paths()
         if path.startswith((*mine, *SHARED)) and _varies(plan, document, path)
     ]
-    fields += [LAYERS] if isinstance(here(plan, LAYERS), int) else []
-    fields.append(SIZE)
-    known = [path for path in FIRST if path in fields]
+    dims = [f"{DIMS}{name}" for name in dims_of(plan.model)]
+    if not plan.architecture.traced:
+        fields += [LAYERS] if isinstance(here(plan, LAYERS), int) else []
+        fields.append(SIZE)
+    fields += dims
+    known = [path for path in (*dims, *FIRST) if path in fields]
     return (*known, *(path for path in fields if path not in known))
 
 

@@ -22,6 +22,7 @@ from memcore.hardware.accelerator import Accelerator, Node
 from memcore.models import catalog
 from memcore.models.standard import standard_config
 from memcore.plan.field import Facts
+from memcore.plan.models import DIMS, dims_of
 from memcore.plan.plan import Plan, facts, field_of, field_paths, get, limits_of, meant, put
 from memcore.plan.repair import planned
 from memcore.report import Run
@@ -222,7 +223,7 @@ def named(plan: Plan, field: str) -> str:
 
 def _axis(plan: Plan, path: str, most: int | None = None) -> _Axis:
     section = path.partition(".")[0]
-    if section == "model":
+    if section == "model" and path.removeprefix(DIMS) not in dims_of(plan.model):
         return _of_model(plan, path.partition(".")[2])
     for part in HARDWARE:
         if path.startswith(f"{part}."):
@@ -347,7 +348,7 @@ def config_of(plan: Plan) -> dict[str, Any]:
     """The config.json behind a plan's model."""
     model = plan.model
     if isinstance(model, str):
-        return dict(catalog.model_entry(model)["config"])
+        return dict(catalog.model_entry(model).get("config", {}))
     if "size" in model and "model_type" not in model:
         return dict(standard_config(model["size"]))
     return dict(model)

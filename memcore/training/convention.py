@@ -29,7 +29,11 @@ def convention_flops(plan: Plan, step: Step, amounts: Amounts, x: Any = PLAIN) -
     """FLOPs of one micro-batch on one GPU as MFU counts them: 2 per matmul parameter and token, and
     4 x width x sequence per layer for attention, causal or not (PALM), three times over. A sliding
     layer counts its window, one with a state its weights alone. A frozen weight has no gradient: it
-    counts twice, and once where backward does not come."""
+    counts twice, and once where backward does not come. A traced model's are those of its trace."""
+    if plan.architecture.traced:
+        each = step.blocks.counted(step.layers.counts)
+        flops = sum(times * declared(tape, amounts) for tape, times in each)
+        return x.known("products of a forward and backward", flops, "FLOP", source=DECLARED)
     if plan.architecture.tower:
         return total(part.flops(plan, x) for part in parts(step, amounts))
     passes = x.known("forward, and twice that for backward", 3, source=PALM)
@@ -123,6 +127,15 @@ def products(tape: Tape, amounts: Amounts) -> Number:
         count * amounts.real(amounts.elements(shape))
         for work in tape.work
         if work.phase == "forward" and Part.CORE not in work.parts
+        for count, shape in work.flops
+    )
+
+
+def declared(tape: Tape, amounts: Amounts) -> Number:
+    """FLOPs of one forward and backward of a block."""
+    return sum(
+        count * amounts.real(amounts.elements(shape))
+        for work in tape.work
         for count, shape in work.flops
     )
 

@@ -41,14 +41,19 @@ def _file(text: str) -> ModelFile:
 
 def model_of(document: Mapping[str, Any]) -> Model:
     """The Model that a model file describes, at the sizes of its `dims`. Raises PlanError."""
-    sizes = _sizes(document)
+    sizes = _sizes(document.get("dims"))
     file = _file(json.dumps({**document, "dims": dict.fromkeys(sizes, 1)}, sort_keys=True))
+    return model_at(file, sizes, file.label)
+
+
+def model_at(file: ModelFile, sizes: Mapping[str, int], label: str) -> Model:
+    """The Model of a model file at some sizes of its dimensions. Raises PlanError."""
     check_sizes(file, sizes)
     kinds, _, variant = blocks_of(file)
     own = tuple((name, n) for name, n in sizes.items() if name not in TRACED)
     return Model(
         family=NAME, layers=len(kinds), hidden_size=1, intermediate_size=1, heads=1, kv_heads=1,
-        head_dim=1, vocab_size=1, max_positions=2**31, traits=Traits(), label=file.label,
+        head_dim=1, vocab_size=1, max_positions=2**31, traits=Traits(), label=label,
         kinds=tuple(f"traced {kind}" for kind in kinds), head=EMBEDDING, traced=file,
         traced_sizes=own, notes=tuple(_notes(variant.broken(dict(own)))),
     )  # fmt: skip
@@ -60,9 +65,8 @@ def _notes(broken: list[str]) -> Iterator[str]:
         yield f"The trace holds where {broken[0]}, which these sizes are not: trace it at them."
 
 
-def _sizes(document: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of a model file's dimensions."""
-    dims = document.get("dims")
+def _sizes(dims: Any) -> dict[str, int]:
+    """Sizes of dimensions by their names. Raises PlanError."""
     if not isinstance(dims, dict) or len(dims) > MOST_DIMS:
         raise refusal("model.dims", f"must be an object of at most {MOST_DIMS} sizes")
     for name, n in dims.items():

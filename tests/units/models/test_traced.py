@@ -15,7 +15,8 @@ from memcore.errors import PlanError
 from memcore.evaluate import evaluate
 from memcore.models.traced.expression import ExpressionError, Sum, parse
 from memcore.models.traced.file import read
-from memcore.plan.plan import Plan
+from memcore.plan.link import decode, encode
+from memcore.plan.plan import Plan, get
 
 FILE = Path(__file__).parent / "traced_net.json"  # a net of 30 lines, as `memplan trace` wrote it
 
@@ -230,3 +231,51 @@ def test_a_file_of_long_expressions_is_refused_soon(text: str) -> None:
 def test_a_config_json_is_no_model_file_whatever_it_calls_itself() -> None:
     with pytest.raises(PlanError, match="architecture 'traced' is not known"):
         Plan.of({"model": {"model_type": "traced", "hidden_size": 64, "num_hidden_layers": 2}})
+
+
+# ---- a preset that was traced
+
+
+def test_a_traced_preset_has_sizes_that_a_plan_may_change() -> None:
+    usual = Plan(model="resnet-50")
+    larger = usual.changed("model.dims.height", 448)
+    assert get(usual, "model.dims.height") == 224
+    assert larger.model == {"preset": "resnet-50", "dims": {"height": 448}}
+    assert larger.changed("model.dims.height", 224).model == "resnet-50"
+    peaks = [memory.allocated_bytes for p in (usual, larger) if (memory := evaluate(p).memory)]
+    assert peaks[1] > peaks[0]
+
+
+def test_a_link_holds_the_sizes_of_a_traced_preset() -> None:
+    plan = Plan(model="resnet-50").changed("model.dims.width", 320)
+    assert encode(plan, short=True)["model"] == "resnet-50~1~width.320"
+    assert decode(encode(plan)) == (plan, [])
+    back, issues = decode({**encode(plan), "model": "resnet-50~1~width.0"})
+    assert back.model == "resnet-50"
+    assert "model.dims.width" in issues[0].field
+
+
+@pytest.mark.parametrize(
+    ("model", "where"),
+    [
+        ({"preset": "resnet-5"}, "did you mean 'resnet-50'"),
+        ({"preset": "resnet-50", "dims": {"heigth": 3}}, "resnet-50 has height, width"),
+        ({"preset": "resnet-50", "dims": {"batch": 3}}, "train.micro_batch"),
+        ({"preset": "resnet-50", "dims": {"height": 1.5}}, "whole number"),
+        ({"preset": "resnet-50", "dims": 5}, "must be an object"),
+        ({"preset": ["resnet-50"]}, "no traced preset"),
+    ],
+)
+def test_sizes_that_a_traced_preset_has_not_are_refused(model: Any, where: str) -> None:
+    with pytest.raises(PlanError, match=where):
+        Plan(model=model)
+
+
+def test_a_model_without_tokens_counts_samples() -> None:
+    plan = Plan(model="resnet-50", train={"micro_batch": 32}, cluster={"gpus": 1})
+    time = evaluate(plan).time
+    assert time
+    assert plan.architecture.unit == "samples"
+    assert time.tokens_per_second == pytest.approx(32 / time.step_seconds)
+    with pytest.raises(PlanError, match="has no tokens"):
+        Plan(model="resnet-50", train={"seq_len": 4096})

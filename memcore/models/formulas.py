@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import ast
 import functools
-import itertools
 import math
 import operator
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from memcore.models import sizes
@@ -24,25 +23,12 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def rounded_to(value: float, by: int, least: int) -> int:
-    """To a multiple, and never by more than a tenth down (MobileNet's make_divisible)."""
-    near = max(least, int(value + by / 2) // by * by)
-    return near + by if near < 0.9 * value else near
-
-
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    **{
-        of.__name__: of
-        for of in (
-            *(sizes.linear, sizes.norm, sizes.convolution, sizes.attention, sizes.mlp),
-            *(sizes.gated_mlp, sizes.encoder_layer, rounded_to, math.prod, math.ceil, math.log2),
-            *(min, max, sum, len, int, range),
-        )
-    },
-    "zip": lambda *lists: list(zip(*lists, strict=False)),
-    "enumerate": lambda things: list(enumerate(things)),
-    "pairwise": lambda things: list(itertools.pairwise(things)),
-    "count": lambda things, thing: list(things).count(thing),
+    of.__name__: of
+    for of in (
+        *(sizes.linear, sizes.norm, sizes.convolution, sizes.attention, sizes.mlp),
+        *(sizes.gated_mlp, sizes.encoder_layer, math.ceil, max, sum, len, int, range),
+    )
 }
 
 
@@ -86,30 +72,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.Call(ast.Name(name), arguments, words):
             by_name = {str(word.arg): _value(word.value, names) for word in words}
             return FUNCTIONS[name](*(_value(given, names) for given in arguments), **by_name)
-        case ast.GeneratorExp(item, [ast.comprehension(target, things, conditions)]):
-            return list(_each(item, target, things, conditions, names))
+        case ast.GeneratorExp(item, [ast.comprehension(ast.Name(each), things)]):
+            inside = (ChainMap({each: thing}, names) for thing in _value(things, names))  # type: ignore[arg-type]
+            return [_value(item, known) for known in inside]
     raise ValueError(f"{ast.unparse(node)} is no part of a formula")
-
-
-def _each(
-    item: ast.expr,
-    target: ast.expr,
-    things: ast.expr,
-    conditions: list[ast.expr],
-    names: Mapping[str, Any],
-) -> Iterator[Any]:
-    for thing in _value(things, names):
-        inside = ChainMap(_bound(target, thing), names)  # type: ignore[arg-type]
-        if all(_value(condition, inside) for condition in conditions):
-            yield _value(item, inside)
-
-
-def _bound(target: ast.expr, thing: Any) -> dict[str, Any]:
-    if isinstance(target, ast.Name):
-        return {target.id: thing}
-    assert isinstance(target, ast.Tuple)
-    return {
-        name: value
-        for part, each in zip(target.elts, thing, strict=True)
-        for name, value in _bound(part, each).items()
-    }

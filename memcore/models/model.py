@@ -345,7 +345,6 @@ class Model:
     idle               of a tower: layers behind those whose result is read
     projection         width that a model of images and texts compares them in
     draft              of a model that guesses tokens for another
-    counted            parameters of a model of which nothing else is known; 0: it is planned
     left_out           parameters of the file's model that are known and not planned; two models
                        that differ in it are the same
     notes              what a reader should know of how its config.json was read; two models that
@@ -403,7 +402,6 @@ class Model:
     idle: int = 0
     projection: int = 0
     draft: Draft | None = None
-    counted: int = 0
     left_out: int = field(default=0, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
     head: str = CAUSAL
@@ -495,7 +493,6 @@ class Model:
             "BUCKETS": self.buckets,
             "CLASSES": self.classes,
             "PROJECTED": self.projection,
-            **({"COUNTED": self.counted} if self.counted else {}),
             **(self.recurrence.sizes if self.recurrence else {}),
             **(self.image or NO_IMAGE).sizes,
             **(self.draft.sizes if self.draft else {}),

@@ -10,13 +10,13 @@ def linear(width: int, into: int, bias: bool = True) -> int:
 
 
 def norm(width: int) -> int:
-    """A norm with a weight and a bias: of layers, of groups, of batches."""
+    """A norm with a weight and a bias: of layers or of groups."""
     return 2 * width
 
 
-def convolution(width: int, into: int, *kernel: int, bias: bool = True, groups: int = 1) -> int:
+def convolution(width: int, into: int, *kernel: int, bias: bool = True) -> int:
     """kernel   how many positions along each axis one value is made of"""
-    return width // groups * into * math.prod(kernel) + (into if bias else 0)
+    return width * into * math.prod(kernel) + (into if bias else 0)
 
 
 def attention(width: int, bias: bool = True) -> int:

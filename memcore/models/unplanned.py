@@ -10,8 +10,15 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-DIFFUSION = "diffusion models are"
+from memcore.errors import shown
+
 CLASS = "_class_name"  # of the config.json of diffusers
+HOW = (
+    "trace it, which takes about ten seconds: `memplan trace config.json --out traced.json`, then "
+    "`memplan evaluate traced.json`, or drop traced.json on the page (the extra [trace] brings "
+    "what that needs: `pip install -e '.[trace]'` in a clone)"
+)
+TRACE = f"is no family that Memplan has by hand: {HOW}"
 
 
 @functools.cache
@@ -48,6 +55,7 @@ def name(called: str) -> str:
 
 
 def architecture(config: Mapping[str, Any]) -> str:
-    """Why the model of a config.json is not planned, where diffusers wrote it, or ''."""
+    """Why the model of a config.json is not planned as it is, where diffusers wrote it, or ''."""
     part = config.get(CLASS)
-    return f"{part}: {DIFFUSION} not planned" if isinstance(part, str) else ""
+    command = TRACE.replace("trace config", "trace diffusers:config")
+    return f"{shown(part)} of diffusers {command}" if isinstance(part, str) else ""

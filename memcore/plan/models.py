@@ -19,7 +19,7 @@ from memcore.models.standard import standard_config
 from memcore.models.traced.file import LARGEST_SIZE, MARK
 from memcore.plan.rule import broken
 from memcore.tape.dims import TRACED
-from memcore.units import bytes_text, count_text
+from memcore.units import count_text
 
 PRESET = "preset"  # a traced preset with other sizes: {"preset": "resnet-50", "dims": {...}}
 DIMS = "model.dims."  # begins the path of the size of one of a traced model's dimensions
@@ -88,13 +88,6 @@ def resolve_model(model: str | Mapping[str, Any]) -> Model:
             "give this file as its serve.draft_model, with serve.draft_tokens as many as it guesses"
         )
         raise refusal("model.architectures", message)
-    if found.counted:
-        message = (
-            f"{found.label} has {found.counted:,} parameters, {bytes_text(2 * found.counted)} in "
-            "16 bits. They are counted; what it keeps in training, and how it is served, is not "
-            "known yet, and is not approximated"
-        )
-        raise refusal("model.model_type", message)
     return found
 
 

@@ -322,7 +322,6 @@ CLASSES = Dim(
     "CLASSES", "classes that a classifier tells apart: its head makes one number for each"
 )
 PROJECTED = Dim("PROJECTED", "width that images and texts are compared in")
-COUNTED = Dim("COUNTED", "parameters of a model that is counted and not planned")
 TYPES = Dim("TYPES", "rows of a table of token types")
 MELS = Dim("MELS", "bins of a spectrogram")
 FRAMES = Dim("FRAMES", "2 S: frames of a spectrogram, of which an encoder reads every other")

@@ -722,7 +722,7 @@ def test_a_job_dropped_after_another_takes_its_place(open_app: Open) -> None:
 NO_CONFIG = (
     ("no JSON at all", "not JSON"),
     ("[" * 1000, "nested too deeply"),
-    ('{"model_type": "<script>pwned=1</script>"}', "is not known yet"),
+    ('{"model_type": "<script>pwned=1</script>"}', "is no family"),
     ('{"model_type": "llama", "hidden_size": 4097}', "hidden_size"),
     ('{"model_type": "llama", "num_hidden_layers": NaN}', "num_hidden_layers"),
     (" " * 4_100_000, "bytes"),

@@ -21,7 +21,6 @@ from memcore.models.config import Keys
 from memcore.models.families import (
     bart,
     clip,
-    counted,
     dialects,
     drafts,
     gemma,
@@ -36,7 +35,7 @@ from memcore.models.families import (
     wrappers,
 )
 from memcore.models.families.family import Family, labels
-from memcore.models.families.other_classes import of_another_class
+from memcore.models.families.rows import Sizes
 from memcore.models.families.twins import TWINS
 from memcore.models.model import HARMLESS, Model
 from memcore.models.traced.file import MARK
@@ -51,8 +50,7 @@ class _Families(dict[str, Family]):
         return {"t5_encoder": t5.ENCODER_ALONE, gemma.BOTH_WAYS: gemma.ENCODER,
                 "gemma4_small_text": gemma4.SMALL,
                 traced.NAME: traced.OF_A_FILE,
-                "nemotron_nas": nemotron_nas.BY_BLOCKS, counted.NAME: counted.WHOLE,
-                **drafts.DRAFTS}[name]  # fmt: skip
+                "nemotron_nas": nemotron_nas.BY_BLOCKS, **drafts.DRAFTS}[name]  # fmt: skip
 
 
 def _found() -> Iterator[tuple[str, Family]]:
@@ -76,20 +74,7 @@ TOWERS: dict[str, Family] = {
 }
 
 
-# What is refused for a reason that its name does not tell.
-_SHARED = "several of its layers are one set of weights, whose gradients are added to one another"
-UNPLANNED = {"zamba": _SHARED}
-
-
 A_SIZE = "a size such as 7B"
-
-
-def _refuse_unplanned(kind: str) -> None:
-    if why := unplanned.name(kind):
-        raise PlanError([Issue("model.model_type", f"architecture {shown(kind)}: {why}")])
-    if kind in UNPLANNED:
-        message = f"architecture {shown(kind)} is not planned: {UNPLANNED[kind]}"
-        raise PlanError([Issue("model.model_type", message)])
 
 
 def from_config(config: Mapping[str, Any], label: str = "") -> Model:
@@ -129,21 +114,15 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     if family is None:
         if wrappers.is_wrapper(config):
             return _wrapped(config, label)
-        _refuse_unplanned(kind)
         message = (
-            f"architecture {shown(kind)} is not known yet, and is not approximated; "
-            f"{_known(kind)}. Where transformers knows it, `memplan trace config.json` writes a "
-            "model file, which can be planned. If its layers are one of theirs, name that class in "
-            "architectures; if a language model is a part of it, give that part's config.json; to "
-            f"plan a language model of its size, give {A_SIZE}"
+            f"architecture {shown(kind)} {unplanned.TRACE}. {_known(kind)}. If its layers are "
+            "those of one of them, name that one's class in architectures; if a language model is "
+            "a part of it, give that part's config.json; to plan a language model of its size, "
+            f"give {A_SIZE}"
         )
         raise PlanError([Issue("model.model_type", message)])
     names = {**family.aliases, **(twin.keys if twin else {})}
     keys = Keys(twin.opened(config) if twin else config, names)
-    classes = twin.classes if twin and twin.classes else family.classes
-    other = of_another_class(config, _class(keys)[0] or "", classes, label)
-    if other:
-        return other
     keys.head = _head(keys, kind, family)
     model = replace(family.config(keys), label=label)
     issues = _sizeless(keys)
@@ -151,8 +130,6 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
         taken = {issue.field for issue in issues}
         raise PlanError([*issues, *(i for i in keys.issues if i.field not in taken)])
     reading = keys.reading()
-    if model.counted:
-        return replace(model, reading=reading, notes=(*keys.notes, *reading.notes))
     model = _with_head(keys, model)
     own = (twin.note,) if twin and twin.note else ()
     notes = (*own, *model.notes, *keys.notes, *reading.notes)
@@ -166,13 +143,21 @@ def weights_of(model: Model) -> int:
     """Parameters of a model."""
     from memcore.models.counts import parameters  # which counts what families build
 
-    return model.counted or parameters(model)
+    return parameters(model)
 
 
-def inside(config: Mapping[str, Any], head: str) -> tuple[int, Keys]:
-    """Parameters of the model that a config inside another describes, with a head of its own or
-    none, and its keys, which have what is wrong with it."""
+def _knows(kind: str) -> bool:
+    """Whether the parameters of a model inside another are known, by its model_type."""
+    return kind in wrappers.TOWERS or _family(kind) is not None
+
+
+def inside(config: Mapping[str, Any]) -> tuple[int, Keys]:
+    """Parameters of the model that a config inside another describes, without a head, and its
+    keys, which have what is wrong with it."""
     kind = config["model_type"]
+    if isinstance(kind, str) and kind in wrappers.TOWERS:
+        keys = Keys(config, {})
+        return Sizes(wrappers.TOWERS[kind], keys)["parameters"], keys
     family, twin = _family(kind) if isinstance(kind, str) else None, TWINS.get(str(kind))
     if family is None:
         keys = Keys(config, {})
@@ -181,11 +166,9 @@ def inside(config: Mapping[str, Any], head: str) -> tuple[int, Keys]:
     keys = Keys(
         twin.opened(config) if twin else config, {**family.aliases, **(twin.keys if twin else {})}
     )
-    keys.head = head
+    keys.head = EMBEDDING
     model = family.config(keys)
-    if keys.issues:
-        return 1, keys
-    return weights_of(model if model.counted else _with_head(keys, model)), keys
+    return 1 if keys.issues else weights_of(_with_head(keys, model)), keys
 
 
 def _known_type(kind: str, config: Mapping[str, Any]) -> bool:
@@ -200,7 +183,7 @@ def _family(kind: str) -> Family | None:
         return FAMILIES[TWINS[kind].of]
     if kind == gemma.BOTH_WAYS:
         return gemma.ENCODER
-    return FAMILIES.get(kind) or drafts.DRAFTS.get(kind) or counted.every().get(kind)
+    return FAMILIES.get(kind) or drafts.DRAFTS.get(kind)
 
 
 def _by_class(config: Mapping[str, Any]) -> str:
@@ -208,17 +191,16 @@ def _by_class(config: Mapping[str, Any]) -> str:
     named = config.get("architectures")
     if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
         return ""
-    every = {**FAMILIES, **counted.every()}
-    found = [name for name, family in every.items() if named[0] in family.classes]
+    found = [name for name, family in FAMILIES.items() if named[0] in family.classes]
     found = found or [name for name, twin in TWINS.items() if named[0] in twin.classes]
     return found[0] if len(found) == 1 else ""
 
 
 def _known(kind: str) -> str:
-    """How many architectures are known instead of one, and which have a name like it."""
-    planned, only = {**FAMILIES, **TWINS}, counted.every().keys() - FAMILIES.keys()
-    like = difflib.get_close_matches(kind[:40], [*planned, *only], cutoff=0.7)
-    others = f"{len(planned)} others are planned and {len(only)} more are counted"
+    """How many families are planned by hand, and which have a name like it."""
+    planned = {**FAMILIES, **TWINS}
+    like = difflib.get_close_matches(kind[:40], planned, cutoff=0.7)
+    others = f"By hand it plans {len(planned)} families"
     return others + (f", such as {', '.join(like)}" if like else "")
 
 
@@ -238,11 +220,9 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
         inner["model_type"] = inside
     family = _family(inside) if isinstance(inside, str) else None
     if family is None or not family.decoder or family.bridge:
-        _refuse_unplanned(kind)
         message = (
-            f"architecture {shown(kind)} is not known yet, nor, as the language model inside it, "
-            f"{shown(inside)}; neither is approximated; {_known(str(inside))}. To plan something "
-            f"of its size, give {A_SIZE}"
+            f"architecture {shown(kind)}, with {shown(inside)} as its language model, "
+            f"{unplanned.TRACE}. {_known(str(inside))}. To plan something of its size, give {A_SIZE}"
         )
         raise PlanError([Issue(f"model.{place}.model_type", message)])
     try:
@@ -251,9 +231,8 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
         raise PlanError(
             Issue(f"model.{place}.{i.field.removeprefix('model.')}", i.message) for i in e.issues
         ) from None
-    if model.counted:  # of which the hidden size is not known here
-        return replace(model, counted=model.counted + (wrappers.beside(config, 0) or 0))
-    beside = wrappers.beside(config, model.hidden_size)
+    known = all(map(_knows, wrappers.kinds_of_towers(config)))
+    beside = wrappers.beside(config, model.hidden_size) if known else None
     note = wrappers.note(config, beside, weights_of(model))
     return replace(model, notes=(*model.notes, note), left_out=beside or 0)
 
@@ -297,7 +276,7 @@ def _head(keys: Keys, kind: str, family: Family) -> str:
             key,
             f"{shown(named)} is not planned, and a {kind} model is not taken for it; of {kind} "
             f"these are: {listed}. If the file is one of them, say so in architectures; of a model "
-            "with a part of its own, take the config.json of the model itself",
+            f"with a part of its own, take the config.json of the model itself, or {unplanned.HOW}",
         )
         return CAUSAL
     return words[named.lower()]

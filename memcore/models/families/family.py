@@ -105,9 +105,9 @@ def decoder_classes(
     return found
 
 
-def image_classes(stem: str, kind: str = "Image") -> dict[str, str]:
-    """The classes of what classifies images, or videos or sound, and reads them otherwise."""
-    return {f"{stem}For{kind}Classification": CLASSIFICATION, f"{stem}Model": EMBEDDING}
+def image_classes(stem: str) -> dict[str, str]:
+    """The classes of what classifies images, and reads them otherwise."""
+    return {f"{stem}ForImageClassification": CLASSIFICATION, f"{stem}Model": EMBEDDING}
 
 
 def labels(k: Keys) -> int:

@@ -19,7 +19,6 @@ from memcore.models.families.family import (
     numbers_of_layers,
 )
 from memcore.models.formulas import value_of
-from memcore.tape.structure import EMBEDDING
 
 T = TypeVar("T")
 MOST = 1000  # things of a list that a formula reads
@@ -33,15 +32,11 @@ def rows(name: str) -> dict[str, Any]:
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
-def spelled_out(row: Row, *names: str) -> Row:
-    """The row with what those that it is like say besides: of the files of these names, or else of
-    what is counted and what stands before a language model."""
+def spelled_out(row: Row, name: str = "wrappers") -> Row:
+    """The row with what the row that it is like, of the file of this name, says besides."""
     if "of" not in row:
         return row
-    names = names or ("counted", "wrappers")
-    whole = dict(
-        spelled_out(next(rows(n)[row["of"]] for n in names if row["of"] in rows(n)), *names)
-    )
+    whole = dict(spelled_out(rows(name)[row["of"]], name))
     if "stem" in row:
         whole.pop("classes", None)
     for key, value in row.items():
@@ -55,9 +50,7 @@ def classes_of(row: Row) -> dict[str, str]:
     """The classes of a row, each with its head: as it lists them, by what their names begin and end
     with, or those of a decoder."""
     if "ends" in row:
-        ends = row["ends"]
-        ends = rows("counted")["ends"][ends] if isinstance(ends, str) else ends
-        return {row["stem"] + end: head for end, head in ends.items()}
+        return {row["stem"] + end: head for end, head in row["ends"].items()}
     found: dict[str, str] = dict(row.get("classes", {}))
     for stem in row.get("stem", "").split():
         found |= decoder_classes(stem, classifier=row.get("classifier", True))
@@ -103,8 +96,7 @@ class Sizes(Mapping[str, Any]):
         row, k = self.row, self.k
         try:
             self.check()
-            parts = [*row["parts"].values(), row.get("heads", {}).get(k.head)]
-            found = sum(int(self.of(part)) for part in parts if part)
+            found = sum(int(self.of(part)) for part in row["parts"].values() if part)
         except PlanError:
             raise
         except (ArithmeticError, IndexError, TypeError, ValueError):
@@ -129,9 +121,6 @@ class Sizes(Mapping[str, Any]):
             k.divides(let.get(key, key), self.of(many), called, self.of(by))
         for key, value in self.row.get("only", {}).items():
             k.refuse(key, self.of(value), None)
-        for key, other in self.row.get("as_many", {}).items():
-            if len(self[key]) < len(self.of(other)):
-                k.fail(key, f"has {len(self[key])} numbers, fewer than {other}; name as many")
 
     def _read(self, key: str, usual: Any) -> Any:
         k = self.k
@@ -143,9 +132,7 @@ class Sizes(Mapping[str, Any]):
             case int():
                 return k.count(key, usual, many)
             case float():
-                return _number(k, key, usual, positive=True)
-            case list():
-                return _counts(k, key, usual, many)
+                return _number(k, key, usual)
             case str():
                 value = self.of(usual)
                 if none:
@@ -156,8 +143,6 @@ class Sizes(Mapping[str, Any]):
                 return self.of(other) if none and not missing else k.count(key, value, many)
             case {"zero": value}:
                 return 0 if k.config.get(key) == 0 else self._read(key, str(value))
-            case {"number": value}:
-                return _number(k, key, value) if key not in k.config or not none else 0
             case {"numbered": _}:
                 return numbers_of_layers(k, key) or []
             case {"there": value}:
@@ -174,8 +159,6 @@ class Sizes(Mapping[str, Any]):
                 return k.dropout(key, value)
             case {"integer": value}:
                 return value if none else _integer(k, key, value)
-            case {"pair": [height, width]}:
-                return k.pair(key, height) if key in k.config else (height, width)
             case {"pair": side}:
                 return k.pair(key, side)
             case {"words": words}:
@@ -192,16 +175,8 @@ class Sizes(Mapping[str, Any]):
             case {"several": usual}:
                 value = k.config.get(key)
                 return len(value) if isinstance(value, (list, tuple)) else usual if none else 1
-            case {"each_of": usual}:
-                inside = k.within(key)
-                k.absorb(key, inside)
-                return [inside.count(name, usual) for name in inside.config] or [usual]
-            case {"numbers": numbers}:
-                return _numbers(k, key, numbers)
-            case {"names": names}:
-                if none and usual.get("needed"):
-                    k.fail(key, "missing; there is no default of it")
-                return _names(k, key, names, usual.get("of"))
+            case {"things": things}:
+                return [] if none and key in k.config else _things(k, key, things)
             case {"each": words, "layers": layers, "usual": formula}:
                 n = self[layers]
                 words = {int(w) if w.isdigit() else w: kind for w, kind in words.items()}
@@ -213,32 +188,19 @@ class Sizes(Mapping[str, Any]):
         """A config inside this one: as a row says, or as the family of its own model_type does."""
         given = self.k.config.get(place)
         named = dict(given) if isinstance(given, Mapping) else {}
-        row = self._of_its_kind(place, row, named)
+        row = spelled_out(row)
         usual = {key: self.of(value) for key, value in row.get("usual", {}).items()}
         own = {key: self.of(value) for key, value in row.get("own", {}).items()}
         inner = {**(usual if given is None else named), **own}
-        head = row.get("head", EMBEDDING)
         if given is not None and not isinstance(given, Mapping):
             self.k.within(place)  # which says what is wrong
         known = {}
         if model := row.get("model"):
-            known["parameters"], keys = families.inside({"model_type": model, **inner}, head)
+            known["parameters"], keys = families.inside({"model_type": model, **inner})
         else:
             keys = Keys(inner, row.get("aliases", {}))
-            keys.head = head
         self.inside[place] = Sizes({"keys": {}, "parts": {}, **row}, keys, **known)
         return self.inside[place]
-
-    def _of_its_kind(self, place: str, row: Row, given: Row) -> Row:
-        """Of rows by model_type the one of this config."""
-        if "by" not in row:
-            return spelled_out(row)
-        by = row["by"]
-        kind = given.get("model_type", next(iter(by)))
-        if not isinstance(kind, str) or kind not in by:
-            self.k.fail(f"{place}.model_type", f"is counted where it is one of {', '.join(by)}")
-            kind = next(iter(by))
-        return {**row, **spelled_out(by[kind])}
 
 
 def _fail(k: Keys, key: str, what: str, usual: T) -> T:
@@ -246,11 +208,11 @@ def _fail(k: Keys, key: str, what: str, usual: T) -> T:
     return usual
 
 
-def _number(k: Keys, key: str, usual: float, positive: bool = False) -> float:
+def _number(k: Keys, key: str, usual: float) -> float:
     value = k.config.get(key, usual)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1000:
-        return _fail(k, key, "a number from 0 to 1,000", usual)
-    return value if value or not positive else _fail(k, key, "a number above 0", usual)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1000:
+        return _fail(k, key, "a number above 0 and below 1,000", usual)
+    return value
 
 
 def _integer(k: Keys, key: str, usual: int) -> int:
@@ -265,28 +227,3 @@ def _things(k: Keys, key: str, usual: list[Any]) -> list[Any]:
     if isinstance(value, (list, tuple)) and len(value) <= MOST:
         return list(value)
     return _fail(k, key, f"a list of at most {MOST:,} things", usual)
-
-
-def _counts(k: Keys, key: str, usual: list[int], most: int) -> list[int]:
-    k.assume(key, usual)
-    value = _things(k, key, usual)
-    if value and all(type(n) is int and 1 <= n <= most for n in value):
-        return value
-    return _fail(k, key, f"a list of whole numbers from 1 to {most:,}", usual)
-
-
-def _numbers(k: Keys, key: str, usual: list[float]) -> list[float]:
-    value = _things(k, key, usual)
-    if all(isinstance(n, (int, float)) and type(n) is not bool and 0 < n < 1000 for n in value):
-        return value
-    return _fail(k, key, "a list of numbers above 0", usual)
-
-
-def _names(k: Keys, key: str, usual: list[Any], known: list[str] | None) -> list[Any]:
-    value = k.config.get(key, usual)
-    if isinstance(value, str):
-        return [word.strip() for word in value.split("|")]
-    value = [] if value is None else _things(k, key, usual)
-    if known and (not value or any(word not in known for word in value)):
-        return _fail(k, key, f"a list of {', '.join(known)}", usual)
-    return value

@@ -169,7 +169,7 @@ def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:
     return loss
 
 
-TOWER = Family(_config, _embed, _encoder_layer, _head)
+TOWER: Family = Family(_config, _embed, _encoder_layer, _head)
 FAMILY = family_of(
     "whisper",
     _config,

@@ -7,10 +7,11 @@ presets/families/wrappers.toml says, and a note says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
+from memcore.models import unplanned
 from memcore.models.config import Keys
 from memcore.models.families.rows import Row, Sizes, rows, spelled_out
 from memcore.units import bytes_text
@@ -37,10 +38,11 @@ SUFFIXES = (
 )
 
 
+_ROWS = {kind: spelled_out(row) for kind, row in rows("wrappers").items() if kind[0] != "_"}
 # Those whose tower is known, by model_type.
-KNOWN: Mapping[str, Row] = {
-    kind: row for kind in rows("wrappers") if "text" in (row := spelled_out(rows("wrappers")[kind]))
-}
+KNOWN: Mapping[str, Row] = {kind: row for kind, row in _ROWS.items() if "text" in row}
+# What has parameters and runs before a text, by model_type.
+TOWERS: Mapping[str, Row] = {kind: row for kind, row in _ROWS.items() if "text" not in row}
 
 
 # Qwen's Omni models: one that reads and thinks, and others that speak.
@@ -90,9 +92,10 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     classes = config.get("architectures")
     for name in classes if isinstance(classes, list) else []:
         if not isinstance(name, str) or not name.endswith(SUFFIXES):
-            message = f"{shown(name)} is not planned; of a model with a {where}, those that "
-            message += f"end in {' or '.join(SUFFIXES)} are. To plan the language model in this "
-            message += f"{shown(config['model_type'])}, give its {where} as the config.json"
+            message = f"{shown(name)} is not planned by hand: {unplanned.HOW}. Of a model with a "
+            message += f"{where}, those that end in {' or '.join(SUFFIXES)} are. To plan the "
+            message += f"language model in this {shown(config['model_type'])}, give its {where} "
+            message += "as the config.json"
             raise PlanError([Issue("model.architectures", message)])
     usual = {"model_type": known["text"], **known.get("assumes", {})} if known else {}
     inner = {**usual, **text}
@@ -131,6 +134,15 @@ def _of_llava(config: Mapping[str, Any]) -> dict[str, Any]:
     own = {k: v for k, v in config.items() if not k.startswith(("mm_", "tune_mm", "unfreeze_mm"))}
     del own["architectures"]
     return {**own, "model_type": MIXTURES[word]}
+
+
+def kinds_of_towers(config: Mapping[str, Any]) -> Iterator[str]:
+    """The model_type that the file names for each model before its language model."""
+    for key, part in (_known(config) or {"keys": {}})["keys"].items():
+        given = config.get(key)
+        kind = given.get("model_type") if isinstance(given, Mapping) else None
+        if isinstance(part, Mapping) and "model" in part and isinstance(kind, str):
+            yield kind
 
 
 def beside(config: Mapping[str, Any], hidden: int) -> int | None:

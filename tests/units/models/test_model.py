@@ -85,7 +85,9 @@ def test_what_is_no_config_is_said(text, says):
 
 
 def test_an_unknown_architecture_is_refused_by_name():
-    with pytest.raises(PlanError, match="'perceiver' is not known yet, and is not approximated"):
+    with pytest.raises(
+        PlanError, match="'perceiver' is no family that Memplan has by hand: trace it"
+    ):
         from_config({"model_type": "perceiver"})
 
 

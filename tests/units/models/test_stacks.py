@@ -92,7 +92,7 @@ def test_what_is_not_known_is_refused_or_said():
     with pytest.raises(PlanError, match=r"parallel\.tp: llava is planned with data parallelism"):
         Plan.of(LLAVA | {"parallel": {"tp": 2}, "train": {"seq_len": 2048}})
     config = {"model_type": "llava", "text_config": {"model_type": "bert"}}
-    with pytest.raises(PlanError, match="nor, as the language model inside it, 'bert'"):
+    with pytest.raises(PlanError, match="'llava', with 'bert' as its language model, is no family"):
         Plan.of({"model": config})
     with pytest.raises(PlanError, match=r"serve\.weight_dtype: t5 is served in 16 or 32 bits"):
         served(weight_dtype="fp8")

@@ -229,7 +229,7 @@ def test_a_file_of_long_expressions_is_refused_soon(text: str) -> None:
 
 
 def test_a_config_json_is_no_model_file_whatever_it_calls_itself() -> None:
-    with pytest.raises(PlanError, match="architecture 'traced' is not known"):
+    with pytest.raises(PlanError, match="architecture 'traced' is no family"):
         Plan.of({"model": {"model_type": "traced", "hidden_size": 64, "num_hidden_layers": 2}})
 
 

@@ -41,7 +41,7 @@ def samples():
     found = {}
     for config in configs:
         found.setdefault(config["model_type"], config)
-    found |= {row["config"]["model_type"]: row["config"] for row in asked.table("counted")}
+    found |= {row["config"]["model_type"]: row["config"] for row in asked.table("parameters")}
     for kind, wrapper in wrappers.KNOWN.items():
         text, vision = found.get(wrapper["text"]) or SIZES, {"hidden_size": 96, "patch_size": 14}
         if kind not in FAMILIES:

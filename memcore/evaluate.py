@@ -35,11 +35,11 @@ from memcore.words.training import (
     CHECKPOINTING,
     CORE_ATTN,
     CUDNN,
-    DENSE,
     INT8,
     KEEPS_LIKE,
     MODULES,
     NO_LAYER,
+    SPARSE,
 )
 
 
@@ -308,8 +308,13 @@ def _trained_notes(plan: Plan, trainable: int) -> list[str]:
             "Each micro-batch runs forward through the frozen reference too, which is in the "
             "step's time; MFU counts none of its FLOPs."
         )
-    if t.embedding_gradient != DENSE:
+    if t.embedding_gradient == SPARSE:
         notes.append("The optimizer's time is that of updating every row of the embedding.")
+    if plan.architecture.recommends and t.table_cache < 1 and not t.table_hits:
+        notes.append(
+            f"{plan.table_hits:.0%} of the rows that a step reads are taken to be on the GPU, as "
+            "Zipf's law has it; train.table_hits says how many are."
+        )
     if t.mtp_layers:
         notes.append(
             f"Multi-token prediction has {predicting(plan):,} parameters besides the model's "

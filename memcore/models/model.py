@@ -440,6 +440,11 @@ class Model:
         return "tokens" if self.has_dim("tokens") else "samples"
 
     @property
+    def recommends(self) -> bool:
+        """Whether it is a recommender, whose embedding tables ranks may share out."""
+        return self.traced is not None and self.traced.recommends
+
+    @property
     def stack_before(self) -> str:
         """What runs before these layers, one of dims.STACKS, or ''."""
         return self.tower.stack if self.tower else ""

@@ -41,6 +41,7 @@ from memcore.words.training import (
     NO_LAYER,
     QUANTIZED,
     SEEING,
+    UNSHARED,
     eight_bit,
     listed,
 )
@@ -68,7 +69,7 @@ def model_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     why = f"{model.family} has no {t.cross_entropy} loss"
     yield from only(plan, "train.cross_entropy", losses, why)
     yield from _alone_rules(plan, model)
-    yield from _traced_rules(plan, model)
+    yield from traced_rules(plan, model)
     if t.kernels == "compile" and t.checkpointing == "selective":
         why = "a compiled layer is not known to run its attention core alone again"
         yield broken(
@@ -98,12 +99,28 @@ def model_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
 TRACED_IN = {"bf16": ("bf16-mixed", "bf16-pure"), "fp16": ("fp16-mixed", "fp16-pure")}
 
 
-def _traced_rules(plan: Plan, model: Model) -> Iterator[Issue]:
+def traced_rules(plan: Plan, model: Model) -> Iterator[Issue]:
     """A trace is of one dtype, and has no autocast."""
     if model.traced:
         dtype = model.traced.dtype
         why = f"{model.label} was traced in {dtype}; memplan trace --dtype makes another file"
         yield from only(plan, "train.precision", TRACED_IN.get(dtype, (dtype,)), why)
+        yield from _table_rules(plan, model)
+
+
+def _table_rules(plan: Plan, model: Model) -> Iterator[Issue]:
+    """What a recommender's tables are not known to run with where ranks share them out."""
+    t = plan.train
+    if t.table_sharding == UNSHARED or not model.recommends:
+        return
+    why = "tables that GPUs share out are planned under PyTorch (DDP), as TorchRec has them"
+    yield from only(plan, "train.framework", ["pytorch"], why)
+    why = "not planned with tables that GPUs share out"
+    yield from only(plan, "train.zero", [0], why)
+    yield from only(plan, "train.grad_accumulation", [1], why)
+    others = ("offload_optimizer", "offload_activations", "adapter", "frozen", "ema", "reference")
+    for name in others:
+        yield from only(plan, f"train.{name}", ["none"], why)
 
 
 def length_rules(plan: Plan, model: Model) -> Iterator[Issue]:

@@ -33,8 +33,9 @@ from memcore.models import cards, catalog
 from memcore.models.families import FAMILIES
 from memcore.models.families.qwen_tower import SIDE
 from memcore.models.model import Model, in_json
+from memcore.models.traced.tables import PARTS
 from memcore.plan.field import Facts, checked, choice, declare, describes, facts_of, number
-from memcore.plan.model_rules import length_rules, served_positions
+from memcore.plan.model_rules import length_rules, served_positions, traced_rules
 from memcore.plan.models import DIMS, dims_of, draft_from, resolve_model, trimmed, with_dim
 from memcore.plan.rule import Remedy
 from memcore.plan.rules import OF_HARDWARE, broken_rules, readers_of
@@ -91,7 +92,8 @@ class Plan(Section):
     def _take_what_the_model_has(self) -> None:
         """In fields that the plan does not name: the best attention, where the model's code has not
         the default (rules.attention_missing says so in a note); no checkpointing, where it has
-        none; and as many tokens as it takes."""
+        none; as many tokens as it takes; and of a traced model the precision that it was traced
+        in."""
         try:
             model = self.architecture
         except PlanError:  # is said with all else that is wrong
@@ -107,7 +109,11 @@ class Plan(Section):
         while remedy := next(
             (
                 remedy
-                for issue in (*length_rules(self, model), *served_positions(self, model))
+                for issue in (
+                    *length_rules(self, model),
+                    *served_positions(self, model),
+                    *traced_rules(self, model),
+                )
                 for remedy in issue.remedies
                 if named.isdisjoint(remedy)
                 and remedy.keys() <= {*OF_THE_MODEL}
@@ -431,6 +437,18 @@ class Plan(Section):
         s = self.serve
         return s.max_seq_len or max(self.architecture.max_positions, s.prompt_len + s.output_len)
 
+    @property
+    def table_hits(self) -> float:
+        """Share of a table's rows that a step reads and that the GPU has: as the plan says, or by
+        Zipf's law, where the row read n-th most is read 1/n as often as the first."""
+        t = self.train
+        if t.table_cache == 1 or t.table_hits:
+            return 1.0 if t.table_cache == 1 else t.table_hits
+        traced = self.architecture.traced
+        rows = [p.shape[0] for p in traced.parameters if p.path in traced.tables] if traced else []
+        most = max(rows, default=1)
+        return math.log1p(most * t.table_cache) / math.log1p(most)
+
     def sizes(self) -> dict[str, Any]:
         """Every number that a formula reads, flat: {name: int}."""
         p, t = self.parallel, self.train
@@ -457,6 +475,8 @@ class Plan(Section):
             "NARROW": training.multiple(t.framework, t.precision),
             "SHARD_GROUP": p.shard_group,
             "BUCKET": t.reduce_bucket_size,
+            "CACHED": round(PARTS * t.table_cache),
+            "MISSED": round(PARTS * (1 - self.table_hits)),
         }
 
     def document(self) -> dict[str, Any]:
@@ -538,6 +558,7 @@ SECTIONS: dict[str, type[Section]] = {
 # Fields that follow the model where a plan does not name them.
 OF_THE_MODEL = (
     *(f"train.{name}" for name in ("attention", "checkpointing", "seq_len", "target_len")),
+    *(f"train.{name}" for name in ("precision", "framework", "zero")),
     *(f"serve.{name}" for name in ("prompt_len", "output_len")),
 )
 

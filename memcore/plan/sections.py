@@ -100,6 +100,9 @@ _any_size = _of_model(
 _experts = _of_model(lambda model: model.experts)
 _batches = _of_model(lambda model: model.has_dim("batch"))
 _of_tokens = _of_model(lambda model: model.has_dim("tokens"))
+_recommender = _of_model(lambda model: model.recommends)
+_shared_tables = _all(_recommender, _not("train.table_sharding", training.UNSHARED))
+_cached_tables = _all(_shared_tables, _not("train.table_cache", 1.0))
 
 
 def _mxfp4(drafted: Drafted, model: Model) -> bool:
@@ -618,6 +621,46 @@ class Train(Section):
         "Of the token embedding, and the optimizer that takes it.",
         key="embgrad",
         lever=EachWord(OTHER),
+    )
+    table_sharding: str = choice(
+        training.TABLE_SHARDING,
+        training.BY_ROW_OF_TABLE,
+        "Table sharding",
+        "How GPUs share a recommender's embedding tables out. Where they do, rows are updated as "
+        "backward comes to them, as FBGEMM does under TorchRec; the rest of the model is whole on "
+        "each GPU.",
+        key="tshard",
+        names=("sharding_type", "embedding_sharding"),
+        when=_recommender,
+        lever=EachWord(OTHER),
+    )
+    table_optimizer: str = choice(
+        training.TABLE_OPTIMIZERS,
+        "rowwise-adagrad",
+        "Table optimizer",
+        "What updates the rows of tables that GPUs share out.",
+        key="topt",
+        when=_shared_tables,
+        lever=EachWord(OTHER),
+    )
+    table_cache: float = number(
+        1.0,
+        "Table rows on the GPU",
+        "Of every table this share of the rows is cached on the GPU, and all rest in host DRAM "
+        "(FBGEMM: MANAGED_CACHING, cache_load_factor). 1: all are on the GPU.",
+        within=(0.001, 1),
+        key="tcache",
+        names=("cache_load_factor", "caching_ratio"),
+        when=_shared_tables,
+    )
+    table_hits: float = number(
+        0.0,
+        "Table cache hits",
+        "Share of the rows that a step reads which the GPU has already. 0: as many as Zipf's law "
+        "makes of the cached share.",
+        within=(0, 1),
+        key="thits",
+        when=_cached_tables,
     )
     frozen: str = choice(
         training.UNTRAINED,

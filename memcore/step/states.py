@@ -18,7 +18,7 @@ from memcore.tape.sharding import cut_shape, flat_cut, fsdp_cut, is_shared_out, 
 from memcore.tape.tape import Storage, Tape
 from memcore.words.optimizers import PAGED, Optimizer, State
 from memcore.words.precision import Precision
-from memcore.words.training import DENSE, FUSED_ROWS, SPARSE
+from memcore.words.training import DENSE, FUSED_ROWS, SPARSE, TABLE_OPTIMIZERS
 
 FSDP = "torch.distributed.fsdp.fully_shard: shards dimension 0, pads to the group"
 UNITS = "megatron/core/distributed/fsdp/src/megatron_fsdp/param_and_grad_buffer.py"
@@ -29,6 +29,7 @@ MANAGED = "bitsandbytes/optim/optimizer.py: get_state_buffer, by cudaMallocManag
 BITSANDBYTES = "bitsandbytes/optim/optimizer.py: Optimizer2State.init_state"
 PARAMS_4BIT = "bitsandbytes/functional.py: quantize_4bit, blocks of 64"
 SPARSE_ADAM = "torch/optim/_functional.py: sparse_adam"
+FBGEMM = "fbgemm_gpu: split_table_batched_embeddings_ops_training.py, EmbeddingLocation"
 TE_WEIGHTS = "transformer_engine/pytorch/module/base.py: quantize_weight, cached for micro-batches"
 
 
@@ -55,6 +56,8 @@ class BlockStates:
     gathered     a layer's whole parameters, as its operations read them
     reduction    the buffer that a gradient reduction sends
     buckets      DistributedDataParallel's gradient buckets
+    hosted       tables that rest on the host with what their optimizer keeps of each weight
+    missed       their rows that a step reads and the GPU has not cached
     """
 
     resident: Group
@@ -75,6 +78,8 @@ class BlockStates:
     gathered: Group
     reduction: Group
     buckets: Group
+    hosted: Group
+    missed: Group
 
 
 @cached
@@ -96,6 +101,8 @@ def block_states(
     """
     parameters = [p for p in tape.parameters if p.trained]
     dense = [p for p in parameters if p.table == DENSE]
+    # What backward updates by itself has no gradient, and is no part of the optimizer's step.
+    stepped = [p for p in parameters if p.table not in IN_BACKWARD]
     source = DEEPSPEED if flattened else UNITS if units else FSDP if sharded else TORCH
     part = flat_cut if flattened else unit_cut if units else fsdp_cut if sharded else cut_shape
     one_group = [p for p in tape.parameters if units or not is_shared_out(p.shape)]
@@ -107,7 +114,7 @@ def block_states(
         lifetime: str,
         why: str,
         cut: str = "resident",
-        of: list[Storage] = parameters,
+        of: list[Storage] = stepped,
         whole: bool = False,
     ) -> Group:
         return Group.of(
@@ -128,10 +135,10 @@ def block_states(
                 MANAGED if paged else source if flattened else TORCH,
             )
             for p in parameters
-            for kept in _of_table(p) or _states(
+            for kept in (_of_table(p) if p.table != DENSE else _states(
                 optimizer, 1 if flattened else len(p.shape), outer and Scope.DEPTH not in p.parts
-            )
-            if (kept.keeps == PAGED) == paged
+            ))
+            if (kept.keeps == PAGED) == paged and not _on_host(p, kept)
         )  # fmt: skip
 
     always = "always"
@@ -139,7 +146,12 @@ def block_states(
     narrow = [(p, p.narrow) for p in tape.parameters if p.narrow]
     primary = [p for p, how in narrow if how.how.primary]
     whole = [p for p in tape.parameters if not p.quantized and p not in primary]
-    resident = group("", "parameters", copies.resident, always, "a weight", of=whole)
+    resident = group(
+        "", "parameters", copies.resident, always, "a weight",
+        of=[p for p in whole if not p.cached],
+    )  # fmt: skip
+    tables = [p for p in tape.parameters if p.cached]
+    in_cache = [row for p in tables for row in _cached(p)]
     # What is cut are the 4-bit values, stored as floating-point numbers (bnb_4bit_quant_storage);
     # their scales are no parameters, so that every GPU has them all (QuantState), on the GPU where
     # parameters are offloaded too: its kernels read them there (bitsandbytes 0.50: nn/modules.py,
@@ -190,10 +202,12 @@ def block_states(
         whole=True,
     )
     return BlockStates(
-        resident=Group((*resident.rows, *in_4_bits, *in_8_bits, *buffers)),
+        resident=Group((*resident.rows, *in_4_bits, *in_8_bits, *in_cache, *buffers)),
         movable=Group((*resident.rows, *values, *in_8_bits, *buffers)),
         scales=Group(tuple(scales)),
-        trained=group("", "parameters", copies.resident, always, "a trained weight"),
+        trained=group(
+            "", "parameters", copies.resident, always, "a trained weight", of=parameters
+        ),
         updated=group("", "parameters", copies.resident, always, "a trained weight", "state"),
         gradients=group(
             ".grad",
@@ -220,7 +234,7 @@ def block_states(
                         copies.resident, "optimizer step", "temporary of SparseAdam's step",
                         SPARSE_ADAM,
                     )
-                    for p in parameters
+                    for p in stepped
                     if p.table == SPARSE
                     for name in SPARSE_TEMPORARIES
                 ),
@@ -229,7 +243,7 @@ def block_states(
         widened=group(
             ".grad (fp32)", "gradients", "fp32", "optimizer step",
             "the reduced gradient, as the optimizer reads it", "state",
-            parameters if copies.reduced != "fp32" and not optimizer.aware else [],
+            stepped if copies.reduced != "fp32" and not optimizer.aware else [],
         ),
         master=group(
             ".master, remainder", "optimizer_states", "int16", always,
@@ -267,7 +281,7 @@ def block_states(
             "one layer's backward",
             "buffer that the reduce-scatter sends",
             "gathered",
-            [p for p in one_group if p.trained],
+            [p for p in one_group if p in stepped],
         ),
         buckets=Group.of(
             Template(
@@ -275,9 +289,45 @@ def block_states(
                 p.dtype if p.own else copies.gradient, always,
                 "DDP's bucket for the all-reduce", DDP,
             )
-            for p in parameters
+            for p in stepped
+        ),
+        hosted=Group.of(
+            [
+                *(Template(p.name, "parameters", p.shape, p.dtype, always, "a table", FBGEMM)
+                  for p in tables),
+                *(Template(f"{p.name}.{kept.name}", "optimizer_states", _kept(p.shape, kept, part),
+                           kept.dtype, always, "what the optimizer remembers", FBGEMM)
+                  for p in tables for kept in _of_table(p) if _on_host(p, kept)),
+            ]
+        ),
+        missed=Group.of(
+            Template(f"{p.name} (missed)", "workspace", p.cached[1], p.dtype, "a step",
+                     "rows that come from the host", FBGEMM)
+            for p in tables if p.cached
         ),
     )  # fmt: skip
+
+
+def _on_host(p: Storage, kept: State) -> bool:
+    """Whether a state rests on the host beside its table: one value for each row does not."""
+    return p.cached is not None and kept.keeps != "rows"
+
+
+def _cached(p: Storage) -> list[Template]:
+    """What a GPU has of a table that rests on the host: rows, and what finds them (FBGEMM's
+    lxu_cache_weights, lxu_cache_state, lxu_state, cache_index_table_map)."""
+    assert p.cached
+    slots, why = p.cached[0], "a cache's rows, and what finds them"
+    each = (
+        ("cached rows", "parameters", slots, p.dtype),
+        ("cache state", "workspace", slots[:1], "int64"),
+        ("time of use", "workspace", slots[:1], "int64"),
+        ("table of each row", "workspace", p.shape[:1], "int32"),
+    )
+    return [
+        Template(f"{p.name} ({name})", consumer, shape, dtype, "always", why, FBGEMM)
+        for name, consumer, shape, dtype in each
+    ]
 
 
 SMALLEST_QUANTIZED = 4_096  # elements of a parameter (bitsandbytes: min_8bit_size)
@@ -342,11 +392,15 @@ SPARSE_TEMPORARIES = (
 )  # fmt: skip
 
 
+IN_BACKWARD = {FUSED_ROWS, *TABLE_OPTIMIZERS}  # words of what backward updates by itself
+
+
 def _of_table(p: Storage) -> tuple[State, ...]:
-    """What the optimizer of a table of rows keeps, where it has one of its own."""
+    """What the optimizer of a table of rows keeps."""
     if p.table == SPARSE:
         return tuple(State(name, dtype=p.dtype) for name in ("exp_avg", "exp_avg_sq"))
-    return (State("momentum1", "rows", "fp32"),) if p.table == FUSED_ROWS else ()
+    how = TABLE_OPTIMIZERS["rowwise-adagrad" if p.table == FUSED_ROWS else p.table]
+    return tuple(State(f"momentum{i}", keeps, "fp32") for i, keeps in enumerate(how.states, 1))
 
 
 def _states(optimizer: Optimizer, dimensions: int, outer: bool) -> tuple[State, ...]:

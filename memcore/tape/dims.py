@@ -141,6 +141,7 @@ SEQ = Axis(
 )
 SHARD = Axis("SHARD", "ranks that share each parameter (FSDP, ZeRO-3), cut along dimension 0")
 STATE = Axis("STATE", "ranks that share the optimizer states (ZeRO-1 and higher)")
+DP = Axis("DP", "data-parallel ranks, each with samples of its own")
 EP = Axis(
     "EP",
     "ranks of expert parallelism, of all that run the same layers: whole experts are shared out",

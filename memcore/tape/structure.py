@@ -72,6 +72,20 @@ class Depths:
 
 
 @dataclass(frozen=True, slots=True)
+class Tables:
+    """A recommender's embedding tables, which ranks share out and backward updates by itself.
+
+    sharding   how (words.training.TABLE_SHARDING)
+    optimizer  what updates them (words.training.TABLE_OPTIMIZERS)
+    cached     they rest in host DRAM, and the GPU has some of their rows
+    """
+
+    sharding: str
+    optimizer: str
+    cached: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Structure:
     """A family with its traits, and the words of a plan that choose kernels.
 
@@ -105,6 +119,7 @@ class Structure:
     graphs     what is replayed as CUDA graphs (words.training.CUDA_GRAPHS)
     holds_rows one of them has the rows that are sent to experts as a result
     traced     of a traced model: its model file (models.traced.file.ModelFile)
+    tables     how its ranks share out embedding tables, if they do
     main_grad  the dtype of the buffer that Megatron's linear layers add a weight's gradient to
     """
 
@@ -141,6 +156,7 @@ class Structure:
     graphs: tuple[str, ...] = ()
     holds_rows: bool = False
     traced: Any = None
+    tables: Tables | None = None
 
     @property
     def untold(self) -> bool:

@@ -55,7 +55,10 @@ class Storage:
     quantized of a parameter: how it is kept (words.training.QUANTIZED), or ''
     narrow    of a parameter: what of it is in 8 bits
     gathered  of a parameter: the dtype that FSDP2 gathers it in, where it has one of its own
-    table     of a parameter: the gradient that it has as a table of rows
+    table     of a parameter: the gradient that it has as a table of rows, or the word of what
+              updates it as backward comes to its rows
+    cached    of such a table that rests on the host: the part that the GPU caches, and the rows
+              that a step reads which it lacks
     parts     of a parameter: as Cost.parts
     role      what it is for
     pinned    the graph itself refers to it, so that it stays until all of backward is over
@@ -90,6 +93,7 @@ class Storage:
     narrow: Narrow | None = None
     gathered: str = ""
     table: str = "dense"
+    cached: tuple[Shape, Shape] | None = None
     parts: tuple[Part, ...] = ()
     role: Role | None = None
     pinned: bool = False

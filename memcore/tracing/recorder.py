@@ -59,6 +59,8 @@ class Segment:
     after: int
 
 
+# What reads rows of a table, its first argument; the second says which.
+_LOOKUPS = ("embedding", "_embedding_bag")
 _OPERANDS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2)}
 
 
@@ -77,10 +79,17 @@ def plain(size: Any) -> Any:
 
 
 class Recorder(TorchDispatchMode):
-    """Records what runs within it. `own`: tensors that are there before, and are not counted."""
+    """Records what runs within it. `own`: tensors that are there before, and are not counted;
+    `tables`: of them, by their names, those that rows are looked up in. `lookups`: of each how many
+    rows a forward reads, how many it makes of them, and whether these are sums."""
 
-    def __init__(self, names: dict[int, str], units: set[str], own: list[torch.Tensor]):
+    def __init__(
+        self, names: dict[int, str], units: set[str], own: list[torch.Tensor],
+        tables: dict[str, torch.Tensor],
+    ):  # fmt: skip
         super().__init__()
+        self.lookups: dict[str, Any] = {}
+        self._paths = {t.untyped_storage()._cdata: name for name, t in tables.items()}
         self.operations: list[Operation] = []
         self.storages: list[Storage] = []
         self.segments: list[Segment] = [Segment("", 0)]
@@ -143,7 +152,11 @@ class Recorder(TorchDispatchMode):
         if not func._schema.is_mutable and all(t.untyped_storage()._cdata in before for t in made):
             return out  # a view
         name = str(func._overloadpacket).split(".")[-1]
-        self._operation(name, self._product(name, args, made), [*given, *made])
+        product = self._product(name, args, made)
+        if name in _LOOKUPS:
+            self._looked_up(name, args[0], args[1], made[0], given[1:] + made)
+        else:
+            self._operation(name, product, [*given, *made])
         for t in made:
             self.born(t, name)
         return out
@@ -163,6 +176,21 @@ class Recorder(TorchDispatchMode):
         if name == "convolution_backward":
             return 2 * sum(args[-1][:2]), _convolved(args[0].shape, args[2].shape)
         return None
+
+    def _looked_up(
+        self, name: str, table: torch.Tensor, ids: torch.Tensor, out: torch.Tensor,
+        others: list[torch.Tensor],
+    ) -> None:  # fmt: skip
+        """A lookup: of the table it reads the rows that the ids name."""
+        rows = ((*map(plain, ids.shape), *map(plain, table.shape[1:])), table.dtype)
+        self._operation(name, None, others)
+        self.operations[-1].traffic.append(rows)
+        path = self._paths.get(table.untyped_storage()._cdata)
+        if path:
+            read, made = self.lookups.get(path, (0, 0))[:2]
+            rows = out.numel() // out.shape[-1]
+            pooled = name != "embedding"
+            self.lookups[path] = (read + plain(ids.numel()), made + plain(rows), pooled)
 
     def tell(
         self, name: str, product: tuple[int, tuple[Any, ...]] | None, tensors: tuple[Any, ...]

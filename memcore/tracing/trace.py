@@ -30,6 +30,7 @@ WORDS = {
 }  # fmt: skip
 EXAMPLES = {BATCH: 3, "height": 256, "width": 320, "tokens": 160, "text": 80}
 EXAMPLE = 96  # of a dimension of another name
+TABLES = (torch.nn.Embedding, torch.nn.EmbeddingBag)  # modules that rows are looked up in
 _RELATIONS = {"Eq": "==", "Unequality": "!=", "Equality": "==", "StrictLessThan": "<",
               "LessThan": "<=", "StrictGreaterThan": ">", "GreaterThan": ">="}  # fmt: skip
 
@@ -127,8 +128,10 @@ def units_of(model: torch.nn.Module) -> set[str]:
     what they are in."""
     found: set[str] = set()
 
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, TABLES)}
+
     def size(m: torch.nn.Module) -> int:
-        return sum(p.numel() for p in m.parameters())
+        return sum(p.numel() for p in m.parameters() if id(p) not in tables)
 
     def within(m: torch.nn.Module, path: str) -> list[tuple[str, torch.nn.Module]]:
         """Elements of the outermost such lists in a module."""
@@ -137,6 +140,7 @@ def units_of(model: torch.nn.Module) -> set[str]:
             at = f"{path}.{name}" if path else name
             children = list(child.children())
             alike = len({type(c) for c in children}) == 1 and len(children) > 1
+            alike = alike and not isinstance(children[0], TABLES)
             if isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential)) and alike:
                 elements += [(f"{at}.{i}", c) for i, c in child.named_children()]
             else:
@@ -175,7 +179,9 @@ def _run(target: Target, dtype: torch.dtype, sizes: Mapping[str, int], fixed: se
         known[t.shape[0].node.expr] = Sum.name(name)
     own = [*model.parameters(), *model.buffers()]
     own += [t for m in model.modules() for t in vars(m).values() if isinstance(t, torch.Tensor)]
-    recorder = Recorder(names, units_of(model), own)
+    tables = {f"{name}.weight": m.weight for name, m in model.named_modules()
+              if isinstance(m, TABLES)}  # fmt: skip
+    recorder = Recorder(names, units_of(model), own, tables)
     with stand_ins(recorder.tell) as used, mode, enable_python_dispatcher():
         inputs = _inputs(target, whole, dtype)
         for t in _tensors(inputs):
@@ -221,7 +227,7 @@ def trace(
     names = names_of(target.inputs)
     sizes = {name: (at or {}).get(name) or EXAMPLES.get(name, EXAMPLE) for name in names}
     began = time.monotonic()
-    variants, used = [], set[str]()
+    variants, used, lookups = [], set[str](), dict[str, list[Any]]()
     run: _Run | None = None
     for batch in (0, 1) if BATCH in names else (0,):
         say(f"tracing {target.label}" + (", of one sample" if batch else ""))
@@ -230,6 +236,7 @@ def trace(
         try:
             run = _run(target, DTYPES[dtype], these, fixed)
             variants.append({BATCH: batch, **_written(run)})
+            lookups = lookups or _lookups(run)
         except Exception as e:
             raise _failed(e, target) from e
         used |= run.used
@@ -249,6 +256,7 @@ def trace(
         "inputs": {name: list(given.dims) for name, given in target.inputs.items()},
         "dims": {name: sizes[name] for name in names},
         "parameters": parameters,
+        "tables": lookups,
         "buffer_bytes": sum(b.numel() * b.element_size() for b in run.model.buffers()),
         "variants": variants,
         "checks": [
@@ -352,6 +360,15 @@ def _written(run: _Run) -> dict[str, Any]:
             found.append(block)
         order.append([blocks[key], of.unit])
     return {"guards": _guards(run), "blocks": found, "order": order}
+
+
+def _lookups(run: _Run) -> dict[str, list[Any]]:
+    """Of each table how many rows a forward reads, how many it makes of them, and whether these are
+    sums."""
+    return {
+        name: [str(run.symbols.sum(read)), str(run.symbols.sum(made)), pooled]
+        for name, (read, made, pooled) in run.recorder.lookups.items()
+    }
 
 
 def _relative(module: str, segment: Segment) -> str:

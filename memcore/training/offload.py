@@ -77,6 +77,7 @@ def resting(plan: Plan, step: Step | Blend) -> list[Resting]:
     return [
         *_states(plan, step),
         *_parameters(plan, step),
+        *_tables(plan, step),
         *_pinned(plan, step),
         *_activations(plan, step),
         *_loader(plan),
@@ -194,6 +195,25 @@ def _parameters(plan: Plan, step: Step) -> list[Resting]:
     return [*_rows(plan, frozen, place, name, DEEPSPEED), *_flat_parameters(plan, step)]
 
 
+def _tables(plan: Plan, step: Step) -> list[Resting]:
+    """Tables of which the GPUs cache rows, in unified memory."""
+    return [
+        Resting(row, times * row.copies * plan.gpus_in_node, "dram")
+        for group, times in step.every("hosted")
+        for row in group.rows
+    ]
+
+
+def table_moves(plan: Plan, step: Step, amounts: Amounts, beside: Beside) -> list[Move]:
+    """Rows that a step reads and the GPU has not cached, and as many that make room for them."""
+    missed = step.every("missed")
+    if not any(group.rows for group, _ in missed):
+        return []
+    n = amounts.real(amounts.alive(missed))
+    names = ("rows from the host", "rows to the host")
+    return [copy(name, "pcie", {MISSED: n}, 1, NOTHING, "", beside) for name in names]
+
+
 def _flat_parameters(plan: Plan, step: Step) -> list[Resting]:
     name, half, t = "parameters", step.copies.compute, plan.train
     why = "this rank's part of the weights (pinned)"
@@ -269,6 +289,7 @@ def _batch(plan: Plan) -> list[tuple[str, Shape, str]]:
 
 HOST_STEP = Cover("the host's optimizer step")
 UNIFIED = "states in unified memory"
+MISSED = "rows that are not cached"
 
 
 def paged(plan: Plan, step: Step) -> list[Resting]:
@@ -285,6 +306,8 @@ def pieces(plan: Plan, step: Step) -> dict[str, Alive]:
     found: dict[str, Alive] = {}
     if step.optimizer.paged:
         found[UNIFIED] = step.every("paged")
+    if any(group.rows for group, _ in step.every("missed")):
+        found[MISSED] = step.every("missed")
     if step.offload_parameters != "none":
         found["shards on the host"] = step.every("movable")
     if step.offload_activations != "none":
@@ -298,8 +321,9 @@ def moves(
     """What offload moves in one step. Gradients of the `weights` that this GPU updates leave while
     the last backward runs and waits for its links. spilled: whether states in unified memory pass
     through the host."""
+    tables = table_moves(plan, step, amounts, beside)
     if {step.offload, step.offload_parameters, step.offload_activations} == {"none"}:
-        return _paging(step, amounts, beside, spilled) if step.optimizer.paged else []
+        return tables + (_paging(step, amounts, beside, spilled) if step.optimizer.paged else [])
     return [
         *optimizer_moves(plan, step, amounts, beside, weights),
         *parameter_moves(plan, step, amounts, beside),

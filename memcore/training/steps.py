@@ -29,6 +29,7 @@ from memcore.tape.structure import (
     LayerKind,
     Narrow,
     Structure,
+    Tables,
 )
 from memcore.words.optimizers import OPTIMIZERS
 from memcore.words.precision import PURE, Precision
@@ -54,6 +55,7 @@ from memcore.words.training import (
     OPERATIONS,
     SEEING,
     UNIFORM,
+    UNSHARED,
     WHOLE,
     eight_bit,
     listed,
@@ -154,7 +156,9 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
         unfused=plan.megatron_deepspeed,
         modules=listed(t.recompute_modules) if again == MODULES else (),
     )
-    structure = replace(structure, float8=copies.float8, main_grad=copies.reduced)
+    structure = replace(
+        structure, float8=copies.float8, main_grad=copies.reduced, tables=tables_of(plan)
+    )
     graphs = listed(t.cuda_graphs)
     holds_rows = MOE_PREPROCESS in graphs and t.moe_dispatcher == EACH_ROW
     structure = replace(structure, graphs=graphs, holds_rows=holds_rows)
@@ -328,6 +332,14 @@ def keeps_outputs(plan: Plan) -> bool:
     if t.outputs != AUTO:
         return bool(t.outputs == KEPT)
     return FRAMEWORKS[t.framework].facts.by_hand and t.precision in PURE and by_peft(t)
+
+
+def tables_of(plan: Plan) -> Tables | None:
+    """How the plan's ranks share out a recommender's tables, if they do."""
+    t = plan.train
+    if t.table_sharding == UNSHARED or not plan.architecture.recommends:
+        return None
+    return Tables(t.table_sharding, t.table_optimizer, t.table_cache < 1)
 
 
 def depths_of(plan: Plan) -> Depths | None:

@@ -73,7 +73,7 @@ def in_layers(
     """What the ranks that share a micro-batch send each other: tensor, context and expert
     parallelism, and pipeline stages."""
     p, batches = plan.parallel, plan.train.grad_accumulation
-    if p.tp * p.cp * p.ep * p.etp * p.pp == 1:
+    if p.tp * p.cp * p.ep * p.etp * p.pp == 1 and not step.blocks.structure.tables:
         return []
     found, beside = [], Beside(plan, step, operations)
     every = sent(ends_of(step), step.blocks.layers, tuple(step.layers.counts), run_again(step))

@@ -147,6 +147,18 @@ UNTRAINED = table("untrained", Word)
 DENSE, SPARSE, FUSED_ROWS = "dense", "sparse", "fused"
 EMBEDDING_GRADIENTS = table("embedding_gradients", Word)
 
+
+@dataclass(frozen=True, slots=True)
+class TableOptimizer(Word):
+    """`states`: what it keeps of a table, in fp32, as in optimizers.State."""
+
+    states: tuple[str, ...]
+
+
+UNSHARED, BY_ROW_OF_TABLE, BY_TABLE, BY_COLUMN = "none", "row", "table", "column"
+TABLE_SHARDING = table("table_sharding", Word)
+TABLE_OPTIMIZERS = table("table_optimizers", TableOptimizer)
+
 AVERAGED, AVERAGED_FP32 = "weights", "fp32"
 AVERAGES = table("averages", Word)
 

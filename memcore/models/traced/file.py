@@ -52,6 +52,16 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """A parameter that rows are looked up in: how many a forward reads, how many it makes of them,
+    and whether these are sums of several."""
+
+    read: Sum
+    made: Sum
+    pooled: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Storage:
     """One block of memory of a segment.
 
@@ -197,8 +207,9 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class ModelFile:
-    """A whole file. `dims`: its dimensions, each with the size it was traced at. Equal only to
-    itself: what is kept of it is found by it."""
+    """A whole file. `dims`: its dimensions, each with the size it was traced at; `tables`: those
+    parameters that rows are looked up in. Equal only to itself: what is
+    kept of it is found by it."""
 
     label: str
     source: str
@@ -207,6 +218,7 @@ class ModelFile:
     stand_ins: tuple[str, ...]
     dims: Mapping[str, int]
     parameters: tuple[Parameter, ...]
+    tables: Mapping[str, Table]
     buffer_bytes: int
     variants: tuple[Variant, ...]
     checks: tuple[Check, ...]
@@ -220,6 +232,14 @@ class ModelFile:
     def elements(self) -> int:
         """Parameters, in all."""
         return sum(p.elements for p in self.parameters)
+
+    @property
+    def recommends(self) -> bool:
+        """Whether it is a recommender: most of its parameters are tables, of which rows are
+        summed."""
+        of = {p.path: p.elements for p in self.parameters}
+        summed = any(table.pooled for table in self.tables.values())
+        return summed and 2 * sum(of[name] for name in self.tables) > self.elements
 
     @property
     def weight_bytes(self) -> int:
@@ -336,6 +356,7 @@ def read(document: Any, checked: bool = True) -> ModelFile:
     found = ModelFile(
         r.text(top.get("label"), "label"), r.text(top.get("source"), "source"),
         r.dtype(top.get("dtype"), "dtype"), versions, stand_ins, dims, tuple(parameters),
+        _tables(r, top.get("tables", {}), parameters),
         r.count(top.get("buffer_bytes"), "buffer_bytes"), tuple(variants), checks,
     )  # fmt: skip
     if checked:
@@ -358,6 +379,21 @@ def check_sizes(found: ModelFile, sizes: Mapping[str, int]) -> None:
                     at = f"variants.{i}.blocks.{j}.storages.{k}"
                     said = ", ".join(f"{name} {n:,}" for name, n in sizes.items())
                     raise PlanError([Issue("model.dims", f"at {said} {at} {why}")])
+
+
+def _tables(r: _Reader, value: Any, parameters: list[Parameter]) -> dict[str, Table]:
+    if not isinstance(value, dict):
+        raise r.fail("tables", "must be an object")
+    two = {p.path for p in parameters if len(p.shape) == 2}
+    for name in value:
+        if name not in two:
+            raise r.fail("tables", f"{shown(name)} is no parameter of two dimensions")
+    found = {}
+    for name, row in value.items():
+        at = f"tables.{shown(name)[1:-1]}"
+        read, made, pooled = r.list(row, at, 3)
+        found[name] = Table(r.sum(read, at), r.sum(made, at), pooled is True)
+    return found
 
 
 def _check(r: _Reader, value: Any, at: str) -> Check:

@@ -22,6 +22,14 @@ from memcore.models.traced.file import (
     Storage,
     Variant,
 )
+from memcore.models.traced.tables import (
+    BACKWARDS,
+    LOOKUPS,
+    Shared,
+    add_exchange,
+    add_parameter,
+    shape_of,
+)
 from memcore.tape import tape
 from memcore.tape.dims import Shape, reckoned
 from memcore.tape.kinds import Module, Part
@@ -31,11 +39,6 @@ from memcore.tape.tape import ALWAYS, Tape
 _NEVER = 10**9
 _ALIKE = {"uint8": "int8"}  # as the engine has it, whose rows have as many bytes
 HELD = "held by the graph or by who calls the model"
-
-
-def shape_of(sums: tuple[Sum, ...]) -> Shape:
-    """A shape of the engine: whole numbers, and what is reckoned from dimensions."""
-    return tuple(s.value({}) if not s.names else reckoned(str(s), s.names, s.value) for s in sums)
 
 
 def _weight(shape: tuple[int, ...]) -> Shape:
@@ -210,19 +213,28 @@ def _row(
 def tapes_of(s: Structure, file: ModelFile) -> tuple[Tape, tuple[Tape, ...], Tape]:
     """The embedding's tape, one of each kind of layer, and the head's."""
     _, blocks, variant = blocks_of(file)
-    embed, *layers, head = (_tape(s, block, variant, i) for i, block in enumerate(blocks))
+    shared = Shared(file, s.tables) if s.tables else None
+    embed, *layers, head = (_tape(s, block, variant, i, shared) for i, block in enumerate(blocks))
     if file.buffer_bytes:
         embed.buffer("model.buffers", _weight((file.buffer_bytes,)), "int8")
     return embed, tuple(layers), head
 
 
-def _tape(s: Structure, block: _Block, variant: Variant, place: int) -> Tape:
+def _tape(s: Structure, block: _Block, variant: Variant, place: int, shared: Shared | None) -> Tape:
+    """`shared`: the tables that ranks share out, if there are any; then no gradient of them
+    exists."""
     t = Tape(s, "hf")
+    tables = {table.name for table in shared.tables} if shared else set[str]()
     layer = place > 0
     with t.scope("layers" if layer else "model", Part.LAYER if layer else None):
         for name, shape, trained in block.weights:
-            t.parameter(name.lstrip("."), _weight(shape), idle=not trained)
+            if shared and name in tables:
+                add_parameter(t, shared, name)
+            else:
+                t.parameter(name.lstrip("."), _weight(shape), idle=not trained)
         for row in block.rows:
+            if row.gradient_of in tables:
+                continue
             made = tape.Storage(
                 t._named(row.name), shape_of(row.shape), _ALIKE.get(row.dtype, row.dtype),
                 row.kind, row.birth, row.death,
@@ -234,22 +246,44 @@ def _tape(s: Structure, block: _Block, variant: Variant, place: int) -> Tape:
             made.merged = row.birth + 1 if row.gradient_of else ALWAYS
             t.storages.append(made)
         for i in range(block.first, block.last + 1):
-            _work(t, variant, variant.order[i][0])
+            _work(t, variant, variant.order[i][0], bool(shared))
     counts = [sum(w.phase == phase for w in t.work) for phase in ("forward", "backward")]
+    if shared and any(name in tables for name, _, _ in block.weights):
+        with t.scope("tables"):
+            add_exchange(t, shared, *_when(block, variant))
     t.forward_end = counts[0] + 1
     t.clock = t.forward_end + counts[1]
     t.forget_graph()
     return t
 
 
-def _work(t: Tape, variant: Variant, index: int) -> None:
+def _when(block: _Block, variant: Variant) -> list[tuple[int, int]]:
+    """When a block's lookups and their backwards begin and are over, in its tape's clock."""
+    found: list[tuple[int, int, int]] = []
+    for phase, kernels in ((FORWARD, LOOKUPS), (BACKWARD, BACKWARDS)):
+        order = range(block.first, block.last + 1)
+        operations = [
+            op
+            for i in (order if phase == FORWARD else reversed(order))
+            for op in variant.blocks[variant.order[i][0]].operations
+            if op.phase == phase
+        ]
+        before = 1 + (found[0][2] if found else 0)
+        places = [n for n, op in enumerate(operations) if op.kernel in kernels] or [0]
+        found.append((before + places[0], before + places[-1] + 1, len(operations)))
+    return [(begins, ends) for begins, ends, _ in found]
+
+
+def _work(t: Tape, variant: Variant, index: int, shared: bool) -> None:
+    """`shared`: lookups are not run as the trace has them."""
     for op in variant.blocks[index].operations:
+        traffic = Sum.number(0) if shared and op.kernel in (*LOOKUPS, *BACKWARDS) else op.traffic
         attention = op.kernel in ATTENTION
         phase = "forward" if op.phase == FORWARD else "backward"
         flops = [(float(op.count), shape_of(op.product))] if op.count else []
         cost = tape.Cost(
             t._named(f"{op.module} {op.kernel}".strip(" .")), phase, flops,
-            [(shape_of((op.traffic,)), "int8")],
+            [(shape_of((traffic,)), "int8")],
             module=Module.ATTENTION if attention else None,
         )  # fmt: skip
         cost.parts = t._parts

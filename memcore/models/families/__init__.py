@@ -222,7 +222,8 @@ def _wrapped(config: Mapping[str, Any], label: str) -> Model:
     if family is None or not family.decoder or family.bridge:
         message = (
             f"architecture {shown(kind)}, with {shown(inside)} as its language model, "
-            f"{unplanned.TRACE}. {_known(str(inside))}. To plan something of its size, give {A_SIZE}"
+            f"{unplanned.TRACE}. {_known(str(inside))}. To plan something of its size, give "
+            f"{A_SIZE}"
         )
         raise PlanError([Issue(f"model.{place}.model_type", message)])
     try:

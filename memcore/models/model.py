@@ -434,6 +434,11 @@ class Model:
         return self.traced is None or name in self.traced.dims
 
     @property
+    def origin(self) -> str:
+        """What its sizes are read from."""
+        return f"{'trace' if self.traced else 'config.json'} of {self.label}"
+
+    @property
     def unit(self) -> str:
         """What a step's work is counted in: a model without tokens reads samples, of which each
         counts as a sequence of one."""

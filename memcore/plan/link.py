@@ -315,8 +315,8 @@ def is_held(plan: Plan) -> bool:
 
 
 NOT_HELD = (
-    "the model's config.json is too long for a link, which leads to another model without it: "
-    "take lists that say nothing of its shapes out of the file, or keep the file"
+    "the model's file is too long for a link, which leads to another model without it: keep the "
+    "file, or take lists that say nothing of its shapes out of a config.json"
 )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from memcore.errors import Issue, PlanError
 from memcore.plan.keys import FIELDS, GPU, KEYS, KNOWN, MODEL, NODE, frozen_defaults, literal_text
-from memcore.plan.plan import OF_THE_MODEL, Plan, get, put
+from memcore.plan.plan import OF_THE_MODEL, Plan, facts, get, put
 from memcore.plan.rule import Remedy, done
 
 
@@ -31,7 +32,8 @@ def repair(
         try:
             if error:
                 raise error
-            return Plan.of(mended), issues
+            plan = Plan.of(mended)
+            return plan, [issue for issue in issues if _has_meaning(issue, plan)]
         except PlanError as e:
             issue = _first(e)  # one at a time: a mended field often settles the other issues
             error = None
@@ -47,6 +49,13 @@ def repair(
             said = f"{issue.message}. {what[:1].upper()}{what[1:]}"
             issues.append(Issue(issue.field, said, issue.remedies, remedy))
     return Plan(), [*issues, Issue("", "the default plan is shown instead")]
+
+
+def _has_meaning(issue: Issue, plan: Plan) -> bool:
+    """Whether what was mended has a meaning in the plan: a model without tokens has no length of
+    sequences, whatever a link says of it."""
+    when = facts(issue.field).when if issue.field in OF_THE_MODEL else None
+    return when is None or when(functools.partial(get, plan), plan.architecture)
 
 
 def planned(plan: Plan, changes: Mapping[str, Any]) -> Plan | None:

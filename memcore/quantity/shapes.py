@@ -51,7 +51,7 @@ def dimension(book: Book, of: Extent, serving: bool = False) -> Formula:
         meaning += f", of its {WHOSE.get(what.stack, what.stack)}"
     given = GIVEN | TRANSLATED if book.plan.architecture.stack_before == "encoder" else GIVEN
     path = "" if serving else given.get(name, "")
-    model = f"config.json of {book.plan.architecture.label}"
+    model = book.plan.architecture.origin
     source = "the plan" if base in FROM_PLAN else FROM_GPU.get(base, model)
     return leaf(Term(name, value, "", path, source="" if path else source, note=meaning))
 

@@ -297,7 +297,7 @@ def _layers_seen(
     """Layers, each by the share of the context that those like it see, and by a number of its
     heads': of those apart, or of the model's."""
     server, model = _server(book), book.plan.architecture
-    config = f"config.json of {model.label}"
+    config = model.origin
     every: list[tuple[Formula, bool]] = []
     for part in server.parts:
         name = "layers with a window" if part.windowed else "layers"

@@ -45,7 +45,7 @@ class Beside:
     @property
     def layers(self) -> Read:
         """Layers of the stage that have a group of weights."""
-        config = f"config.json of {self.plan.architecture.label}"
+        config = self.plan.architecture.origin
         return self.x.known("layers", sum(self.step.grouped), source=config)
 
     @property

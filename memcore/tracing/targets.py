@@ -181,6 +181,7 @@ def _own(path: str, function: str) -> Target:
     file = Path(path)
     if not file.is_file():
         raise refuse(f"there is no file {shown(path)}")
+    _declare_what_torchvision_lacks()  # which diffusers imports by transformers
     spec = importlib.util.spec_from_file_location("memplan_traced", file)
     assert spec
     assert spec.loader

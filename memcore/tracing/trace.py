@@ -27,6 +27,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 WORDS = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64",
     torch.int64: "int64", torch.int32: "int32", torch.bool: "bool", torch.uint8: "uint8",
+    torch.complex64: "complex64",
 }  # fmt: skip
 EXAMPLES = {BATCH: 3, "height": 256, "width": 320, "tokens": 160, "text": 80}
 EXAMPLE = 96  # of a dimension of another name

@@ -56,7 +56,7 @@ def convention_flops(plan: Plan, step: Step, amounts: Amounts, x: Any = PLAIN) -
             name = "frozen matmul parameters of a layer"
             fixed = twice * x.known(name, frozen, "parameters", source=MATRICES)
             one = one + (frozen_passes if often == 3 else alone) * fixed
-        config = f"config.json of {plan.architecture.label}"
+        config = plan.architecture.origin
         every.append(x.known("layers", layers, source=config) * one)
     flops, shared = batch * tokens * total(every), plan.sharing
     if shared == 1:
@@ -87,7 +87,7 @@ class StackPart:
             one = one + x.known("attention", self.attention, "FLOP", source=source)
         if self.times == 1:
             return passes * one
-        config = f"config.json of {plan.architecture.label}"
+        config = plan.architecture.origin
         return x.known("such blocks", self.times, source=config) * (passes * one)
 
 

@@ -188,7 +188,7 @@ def _active_weight(book: Book, i: str) -> Explanation:
 
 
 def _of_weight(book: Book, name: str, of: Extents, times: int) -> Explanation:
-    layers = known("layers", times, source=f"config.json of {book.plan.architecture.label}")
+    layers = known("layers", times, source=book.plan.architecture.origin)
     one = elements(book, of)
     return about(name, "parameters", layers * one if times > 1 else one, "A weight.")
 

@@ -7,6 +7,7 @@ import pickle
 import re
 import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -600,6 +601,39 @@ def test_dropping_a_config(open_app: Open) -> None:
     theirs = open_app(f"/?{urlsplit(page.url).query}", fresh=True)
     reading.agrees(theirs)
     assert evaluate(reading.addressed(theirs)).parameters == 1_235_814_400
+
+
+def test_dropping_a_model_file(open_app: Open) -> None:
+    """Its dimensions are fields, of which the address holds the sizes; nothing that it has not is
+    asked for."""
+
+    def shows(page: Page) -> int:
+        """The peak of the plan in the address, which the page shows."""
+        memory = evaluate(reading.addressed(page)).memory
+        assert memory
+        at_the_peak = f"{bytes_text(memory.allocated_bytes)} allocated at the peak"
+        expect(page.get_by_text(at_the_peak)).to_be_visible()
+        return memory.allocated_bytes
+
+    file = Path(__file__).parents[1] / "units" / "models" / "traced_net.json"
+    page = open_app("/time")
+    reading.agrees(page)
+    reading.drop(page, '[data-testid="stMain"] h5', "net.json", file.read_text())
+    page.wait_for_url(lambda url: "config=" in url)
+    before = shows(page)
+    expect(page.get_by_text("136,650 parameters")).to_be_visible()
+    sidebar = page.get_by_test_id("stSidebar")
+    expect(sidebar.get_by_text("Micro-batch (samples)")).to_be_visible()
+    expect(sidebar.get_by_text("Sequence length")).to_have_count(0)
+    entry = page.locator(".st-key-typed_model-dims-height input")
+    expect(entry).to_have_value("256")
+    entry.fill("512")
+    entry.press("Enter")
+    rig.eventually(lambda: get(reading.addressed(page), "model.dims.height") == 512, page=page)
+    after = shows(page)
+    assert after > before
+    theirs = open_app(f"/?{urlsplit(page.url).query}", fresh=True)
+    assert shows(theirs) == after
 
 
 @pytest.mark.parametrize(

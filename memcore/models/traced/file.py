@@ -26,7 +26,7 @@ LARGEST_SIZE = 2**31
 FORWARD, BACKWARD = 0, 1
 INPUT = "input"
 ATTENTION = ("attention", "attention backward")
-BYTES = {**DTYPE_BYTES, "fp64": 8, "int64": 8, "int32": 4, "bool": 1, "uint8": 1}
+BYTES = {**DTYPE_BYTES, "fp64": 8, "complex64": 8, "int64": 8, "int32": 4, "bool": 1, "uint8": 1}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _COMPARED = {
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b,

@@ -37,7 +37,8 @@ from memcore.tape.structure import Structure
 from memcore.tape.tape import ALWAYS, Tape
 
 _NEVER = 10**9
-_ALIKE = {"uint8": "int8"}  # as the engine has it, whose rows have as many bytes
+# Dtypes as the engine has them, whose rows have as many bytes.
+_ALIKE = {"uint8": "int8", "complex64": "fp64"}
 HELD = "held by the graph or by who calls the model"
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from memcore.cache import cached
 from memcore.hardware import constants
+from memcore.models.traced.tapes import inputs_of
 from memcore.plan.plan import Plan
 from memcore.quantity.reading import PLAIN, Read
 from memcore.step.blend import Blend
@@ -272,8 +273,11 @@ def _fetched(batch: tuple[tuple[str, Shape, str], ...], pinned: bool) -> list[Te
 
 
 def _batch(plan: Plan) -> list[tuple[str, Shape, str]]:
-    """What one GPU reads in a step: name, shape and dtype, as Hugging Face's collators make it."""
+    """What one GPU reads in a step: name, shape and dtype, as Hugging Face's collators make it, or
+    as a trace was given it."""
     model = plan.architecture
+    if model.traced:
+        return inputs_of(model.traced)
     text: list[tuple[str, Shape, str]] = [(name, (B, S), "int64") for name in BATCH]
     if model.stack_before == "encoder":  # which reads all of it but the labels
         read = of_stack("encoder", S)

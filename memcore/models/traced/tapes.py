@@ -211,6 +211,17 @@ def _row(
                 saved_by, gradient)  # fmt: skip
 
 
+@cached
+def inputs_of(file: ModelFile) -> list[tuple[str, Shape, str]]:
+    """What the model is given: name, shape and dtype of each input."""
+    _, _, variant = blocks_of(file)
+    given = [s for _, s, _, _ in variant.spans() if s.made_by == INPUT]
+    return [
+        (f"input {i}", shape_of(s.shape), _ALIKE.get(s.dtype, s.dtype))
+        for i, s in enumerate(given, 1)
+    ]
+
+
 def tapes_of(s: Structure, file: ModelFile) -> tuple[Tape, tuple[Tape, ...], Tape]:
     """The embedding's tape, one of each kind of layer, and the head's."""
     _, blocks, variant = blocks_of(file)

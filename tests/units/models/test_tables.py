@@ -167,3 +167,9 @@ def test_every_number_is_explained(words: dict[str, Any]) -> None:
     on_gpu = [row.bytes for row in report.ledger if row.tier == "hbm"]
     assert sum(on_gpu) == report.memory.allocated_bytes
     checked(Book(made, report))
+
+
+def test_the_loader_holds_what_the_model_is_given() -> None:
+    """Ids of 8 bytes, 13 numbers and a label of 4: one batch, where no worker fetches ahead."""
+    of = rows(evaluate(plan(1, loader_workers=0)), "workspace", "dram")
+    assert sum(of.values()) == 65_536 * (214 * 8 + 14 * 4)

@@ -7,8 +7,9 @@ tensors by PyTorch's hooks.
 
 from __future__ import annotations
 
+import gzip
 import json
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from memcore.models.traced.tables import fullest, tables_of
 from memcore.plan.plan import Plan
 from memcore.report import Report
 
-FILE = Path(__file__).parent / "dlrm-dcnv2.json"
+MODEL = "dlrm-dcnv2"
 DENSE = 16_044_545  # parameters of torchrec's DenseArch, InteractionDCNArch and OverArch
 # Parameters of tables and rows on rank 0 by row, and parameters on the fullest rank by table.
 BY_ROW = {8: (3_266_954_624, 25_523_083), 16: (1_633_478_016, 12_761_547)}
@@ -34,14 +35,15 @@ OF_BAGS = 8 * (214 + 3 * 26)
 
 
 def document() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(FILE.read_text())
+    path = files("presets").joinpath("traced", f"{MODEL}.json.gz")
+    found: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
     return found
 
 
 def plan(gpus: int = 8, **train: Any) -> Plan:
     return Plan.of(
         {
-            "model": document(),
+            "model": MODEL,
             "cluster": {"gpu": "h100-sxm-80gb", "gpus": gpus},
             "train": {"micro_batch": 65_536 // gpus, **train},
         }

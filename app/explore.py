@@ -22,7 +22,7 @@ from app import (
     why,
 )
 from app.grid import Column
-from app.text import plain
+from app.text import counted, plain
 from memcore.plan.plan import Plan
 from memcore.search import explore as engine
 from memcore.search.explore import FIGURES
@@ -182,13 +182,14 @@ def _sweep(plan: Plan, now: Asked) -> None:
     found = shared.swept(plan, now.across, now.figure)
     own = engine.here(plan, now.across)
     name = exploring.title(now.across)
-    said = exploring.says(found)
+    unit = plan.architecture.unit
+    said = [counted(text, unit) for text in exploring.says(found)]
     left, right = st.columns([4, 1], vertical_alignment="center")
     left.markdown(" ".join([f"**{plain(said[0])}**", *map(plain, said[1:])]))
     if engine.is_number(now.across):
         edge = found.edge if found.edge is not None else own
         right.button(
-            f"Use {exploring.named(now.across, edge)}",
+            counted(f"Use {exploring.named(now.across, edge)}", unit),
             key="explore_use",
             on_click=go,
             args=(engine.changes(plan, now.across, edge),),

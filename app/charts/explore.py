@@ -24,7 +24,7 @@ from app.charts.base import (
     rule,
 )
 from app.exploring import PART_NAMES
-from app.text import VERDICTS
+from app.text import VERDICTS, counted
 from memcore.report import CONSUMERS
 from memcore.search.explore import Figure, Map, Spot, Sweep, is_number
 from memcore.units import GiB, bytes_text
@@ -119,6 +119,8 @@ def _along(found: Sweep, own: Any) -> go.Figure:
     elif of.zero_line:  # below zero it does not fit: how far, is no question
         bottom = max(bottom, -max(top, 0.2 * limit / unit))
     title = f"{exploring.title(found.path)}{f' ({u})' if (u := exploring.unit(found.path)) else ''}"
+    if plan := next((s.plan for s in spots if s.plan), None):
+        title = counted(title, plan.architecture.unit)
     return figure(
         traces,
         height=HEIGHT,

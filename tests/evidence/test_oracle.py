@@ -42,7 +42,7 @@ def test_peaks_agree(row):
 
 def test_every_preset_has_its_published_parameters():
     """Counted by transformers on the meta device, for every preset there is."""
-    ours = {name: parameters(catalog.model(name)) for name in catalog.model_names()}
+    ours = {name: parameters(catalog.model(name)) for name in catalog.config_names()}
     assert ours == preset_parameters()
 
 

@@ -115,7 +115,7 @@ HEADS = ("Model", "ForSequenceClassification")  # of embedding models and rerank
 OURS = "_with_images"  # ends our names of models that have another without its tower
 
 
-@pytest.mark.parametrize("name", catalog.model_names())
+@pytest.mark.parametrize("name", catalog.config_names())
 def test_parameters_of_presets(name):
     torch = pytest.importorskip("torch", reason=WHY)
     transformers = pytest.importorskip("transformers", reason=WHY)
@@ -179,7 +179,7 @@ def saved_anew(config, folder):
     return parse_config((folder / "config.json").read_bytes())
 
 
-PRESETS = {name: catalog.model_entry(name)["config"] for name in catalog.model_names()}
+PRESETS = {name: catalog.model_entry(name)["config"] for name in catalog.config_names()}
 PRESETS = {name: c for name, c in PRESETS.items() if c["model_type"] not in TWINS}
 PRESETS = {name: c for name, c in PRESETS.items() if not c["model_type"].endswith(OURS)}
 

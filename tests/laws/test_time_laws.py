@@ -172,7 +172,7 @@ def test_each_axis_divides_the_work():
 
 ENCODERS = [
     name
-    for name in catalog.model_names()
+    for name in catalog.config_names()
     if catalog.model(name).head in (EMBEDDING, CLASSIFICATION) and not catalog.model(name).image
 ]
 

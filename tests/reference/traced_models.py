@@ -339,3 +339,11 @@ def mesh_graph_net() -> Built:
     return MeshGraphNet(), {
         "node": torch.zeros(20, 11), "edge": torch.zeros(60, 7), "source": edges, "target": edges,
     }  # fmt: skip
+
+
+def swin_base() -> Built:
+    """timm's swin_base_patch4_window7_224 for images of any size."""
+    import timm
+
+    model = timm.create_model("swin_base_patch4_window7_224", strict_img_size=False)
+    return model, {"x": torch.zeros(2, 3, 224, 224)}

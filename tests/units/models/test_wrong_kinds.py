@@ -37,7 +37,7 @@ COMPUTED = 1  # of the models among them, plans a family
 def samples():
     """One config.json for each family and each wrapper."""
     configs = [*asked.table("families")["configs"].values()]
-    configs += [catalog.model_entry(name)["config"] for name in catalog.model_names()]
+    configs += [catalog.model_entry(name)["config"] for name in catalog.config_names()]
     found = {}
     for config in configs:
         found.setdefault(config["model_type"], config)

@@ -1,6 +1,7 @@
 """The floor of latency.py: as simple a page as can still show what a planner shows.
 
-Ten widgets, a stacked bar, a line, a heat map, a table; no engine. `?charts=N` draws the first N.
+Ten widgets, a stacked bar, a line, a heat map, a table; no engine. `?charts=N` draws N
+charts, of the three kinds in turns.
 """
 
 import numpy as np
@@ -36,8 +37,8 @@ heat = go.Figure([go.Heatmap(z=np.sin(grid[:, None] * (n + 1) / 7) * np.cos(grid
 
 charts = int(st.query_params.get("charts", 3))
 left, right = st.columns(2)
-for name, place, figure in (
-    ("stacked", left, stacked), ("line", right, line), ("heat", left, heat)
-)[:charts]:  # fmt: skip
-    place.plotly_chart(figure, key=name)
+kinds = ((left, stacked), (right, line), (left, heat))
+for i in range(charts):
+    place, figure = kinds[i % len(kinds)]
+    place.plotly_chart(figure, key=f"chart_{i}")
 st.dataframe(pd.DataFrame({"part": SERIES, "GiB": [float(y.sum()) for y in bars.values()]}))

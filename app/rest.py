@@ -20,12 +20,15 @@ QUIET = 0.4  # seconds; 0: nothing waits
 
 
 def later(content: Callable[[], None], what: str) -> None:
-    """Draw `content` here at the end of the run, once the plan rests; until then a line says `what`
+    """Draw `content` here at the end of the run, once the plan rests. Until then what was drawn for
+    the plan before stays here, so that nothing moves; before there was any, a line says `what`
     comes. Call it once on a page."""
-    place = st.empty()
-    state.session().later = place, content
-    if not _rests():
-        place.markdown(f":small[{what} when you pause …]")
+    s = state.session()
+    place = st.container(key="rests")
+    line = place.empty()
+    s.later = place, line, content
+    if s.rested is None:
+        line.markdown(f":small[{what} when you pause …]")
 
 
 def _rests() -> bool:
@@ -36,11 +39,8 @@ def _rests() -> bool:
 def draw_at_once() -> None:
     """What takes long, where the plan rested already. Call it after the view and not in it: as in
     `draw_later`, or Streamlit takes the widgets for others."""
-    s = state.session()
-    if s.later is not None and _rests():
-        (place, content), s.later = s.later, None
-        with place.container():
-            content()
+    if _rests():
+        _draw()
 
 
 def draw_later() -> None:
@@ -48,11 +48,19 @@ def draw_later() -> None:
     s = state.session()
     if s.later is None:
         return
-    (place, content), s.later = s.later, None
     _sleep(QUIET)
-    with turns.turn(_stop_where_asked) as others_first, pausing(others_first), place.container():
-        content()
+    with turns.turn(_stop_where_asked) as others_first, pausing(others_first):
+        _draw()
     s.rested = s.plan
+
+
+def _draw() -> None:
+    s = state.session()
+    if s.later is not None:
+        (place, line, content), s.later = s.later, None
+        with place:
+            content()
+        line.empty()
 
 
 def _sleep(seconds: float) -> None:

@@ -67,7 +67,8 @@ class Session:
     written: int = 0  # the run that wrote it
     known: set[int] = field(default_factory=set)  # all addresses so far
     controls: Controls = field(default_factory=Controls)
-    later: tuple[Any, Callable[[], None]] | None = None  # what this run draws last, and where
+    # What this run draws last: where, the line that it comes, and it.
+    later: tuple[Any, Any, Callable[[], None]] | None = None
     rested: Plan | None = None  # the plan of which that was drawn last
 
     @property

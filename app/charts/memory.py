@@ -87,6 +87,7 @@ def timeline(memory: Memory) -> go.Figure:
 
 
 STAGES = 8  # that are drawn: the fullest ones
+GAP = 0.12  # between them, of the height of one
 SLOTS = 240  # of one stage; where there are more, neighbours are drawn as the fullest of them
 
 
@@ -106,24 +107,35 @@ def over_time(memory: Memory, courses: Sequence[Course]) -> go.Figure:
     places = {
         (i.rank, i.id, i.bytes): f"memory.timeline.{n}" for n, i in enumerate(memory.timeline)
     }
-    drawn = figure([], height=320 if len(shown) == 1 else 110 + 105 * len(shown), hovermode="x")
-    drawn.set_subplots(len(shown), 1, shared_xaxes=True, vertical_spacing=0.04)
+    limit, title = capacity(memory.capacity_bytes, axis="y"), f"{unit} of one step"
+    traces: list[Trace] = []
+    words = [limit[1]] if near else []
+    lines: list[Trace] = []
+    axes: list[str] = []
+    layout: dict[str, Any] = {}
     for row, course in enumerate(shown, 1):
-        title = f"Stage {course.rank}" if len(courses) > 1 else "GiB"
-        drawn.update_yaxes(range=[0, top], title=title, fixedrange=True, row=row, col=1)
-        drawn.add_traces(_areas(course, places, scale, sure, legend=row == 1), row, 1)
+        axis = f"y{row}" if row > 1 else "y"
+        stage = f"Stage {course.rank}" if len(courses) > 1 else "GiB"
+        axes.append(axis)
+        layout[f"yaxis{axis[1:]}"] = {"range": [0, top], "title": stage, "fixedrange": True}
+        traces += _areas(course, places, scale, sure, axis)
+        if near:
+            lines.append(limit[0] | {"yref": axis})
         full = course.peak
         if full.bytes == memory.allocated_bytes or len(shown) == 1:
-            at = scale * (full.start + full.seconds / 2)
+            at, high = scale * (full.start + full.seconds / 2), (full.bytes + sure) / GiB
             text = f"<b>{bytes_text(full.bytes)}, the peak</b>"
-            words = note(text, at, (full.bytes + sure) / GiB, "center", "bottom", yshift=4)
-            drawn.add_annotation(words, row=row, col=1)
-    if near:
-        limit = capacity(memory.capacity_bytes, axis="y")
-        drawn.add_shape(limit[0] | {"x1": 1, "xref": "x domain"}, row="all", col=1)
-        drawn.add_annotation(limit[1])
-    drawn.update_xaxes(title=f"{unit} of one step", row=len(shown), col=1)
-    return drawn
+            words.append(note(text, at, high, "center", "bottom", yshift=4, yref=axis))
+    return figure(
+        traces,
+        320 if len(shown) == 1 else 110 + 105 * len(shown),
+        annotations=words,
+        shapes=lines,
+        hovermode="x",
+        grid={"subplots": [[f"x{axis}"] for axis in axes], "ygap": GAP},
+        xaxis={"title": title, "anchor": axis},
+        **layout,
+    )
 
 
 def _areas(
@@ -131,10 +143,11 @@ def _areas(
     places: Mapping[tuple[int, str, int], str],
     scale: float,
     overhead: int,
-    legend: bool,
+    axis: str,
 ) -> list[Trace]:
-    """One stage's consumers, one on another, over the time of the step; and a mark on each moment,
-    which says what is alive then."""
+    """One stage's consumers, one on another, over the time of the step; and what is not seen, but
+    says of each moment what is alive then: a mark on each that a click explains, and a line through
+    the others, as each mark takes a browser as long as an area."""
     slots = course.fullest(SLOTS)
     edges = [scale * t for t in (*(s.start for s in slots), slots[-1].end)]
     sizes = [(series, [s.consumers[key] for s in slots]) for key, series in CONSUMERS.items()]
@@ -147,7 +160,8 @@ def _areas(
             stackgroup=f"stage {course.rank}",
             line={"width": 0, "shape": "hv"},
             legendgroup=series.name,
-            showlegend=legend,
+            showlegend=axis == "y",
+            yaxis=axis,
         )
         for series, of in sizes
         if any(of)
@@ -161,8 +175,13 @@ def _areas(
         )
         for s in slots
     ]
-    hidden: dict[str, Any] = {"opacity": 0}
-    return [*areas, points("", moments, OVERHEAD.colour, marker=hidden, showlegend=False)]
+    opens, says = ([m for m in moments if bool(m[-1]) == opens] for opens in (True, False))
+    unseen: Trace = {"showlegend": False, "yaxis": axis}
+    return [
+        *areas,
+        points("", opens, OVERHEAD.colour, marker={"opacity": 0}, **unseen),
+        points("", says, OVERHEAD.colour, "lines", line={"width": 0}, **unseen),
+    ]
 
 
 def _alive(s: Slot) -> str:

@@ -440,7 +440,8 @@ def _model_chosen(text: str | None) -> None:
         return
     if name := model_named(text):
         dtype = stored(text)  # 'Qwen3-32B-FP8' is served as it is stored
-        state.change({"model": name} | ({"serve.weight_dtype": dtype} if dtype else {}))
+        usual = catalog.traced_usual(name)
+        state.change({"model": name, **usual, **({"serve.weight_dtype": dtype} if dtype else {})})
     elif text.lstrip().startswith("{") or " --" in text:
         files.use_texts([Text("what was pasted", text)])
     elif "?" in text:

@@ -11,6 +11,7 @@ from evidence.papers import compared_published
 from evidence.pytorch import compared, compared_presets, oracle
 from evidence.served import compared_served
 from evidence.times import compared_times
+from evidence.traced import compared_traced
 from memcore.evidence.comparison import Comparison
 
 
@@ -20,6 +21,7 @@ def compare() -> tuple[Comparison, ...]:
     return (
         *compared_presets(),
         *map(compared, oracle()),
+        *compared_traced(),
         *compared_tracker(),
         *compared_runs(),
         *compared_times(),

@@ -161,6 +161,11 @@ def traced_dims(name: str) -> dict[str, int]:
     return dict(traced_rows()[name]["dims"]) if name in traced_rows() else {}
 
 
+def traced_usual(name: str) -> dict[str, Any]:
+    """Fields of a plan, by their paths, as people train a traced preset; of whatever else none."""
+    return dict(traced_rows().get(name, {}).get("usual", {}))
+
+
 @functools.cache
 def traced_file(name: str) -> ModelFile:
     """The model file of a traced preset."""

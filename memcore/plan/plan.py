@@ -36,7 +36,15 @@ from memcore.models.model import Model, in_json
 from memcore.models.traced.tables import PARTS
 from memcore.plan.field import Facts, checked, choice, declare, describes, facts_of, number
 from memcore.plan.model_rules import length_rules, served_positions, traced_rules
-from memcore.plan.models import DIMS, dims_of, draft_from, resolve_model, trimmed, with_dim
+from memcore.plan.models import (
+    DIMS,
+    dims_of,
+    draft_from,
+    preset_of,
+    resolve_model,
+    trimmed,
+    with_dim,
+)
 from memcore.plan.rule import Remedy
 from memcore.plan.rules import OF_HARDWARE, broken_rules, readers_of
 from memcore.plan.sections import (
@@ -98,7 +106,7 @@ class Plan(Section):
             model = self.architecture
         except PlanError:  # is said with all else that is wrong
             return
-        family, own = FAMILIES[model.family], dict[str, Any]()
+        family, own = FAMILIES[model.family], catalog.traced_usual(preset_of(self.model))
         if self.train.attention not in family.attentions:
             own["train.attention"] = family.attentions[-1]
         if not family.checkpoints:

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-PRESETS = HERE.parents[1] / "presets"
+ROOT = Path(__file__).parents[2]
+PRESETS = ROOT / "presets"
 
 
 def rows() -> dict[str, dict[str, Any]]:
@@ -26,9 +26,7 @@ def rows() -> dict[str, dict[str, Any]]:
 
 def command(row: Mapping[str, Any], out: Path) -> Iterator[str]:
     """What traces a preset into a file."""
-    yield from (sys.executable, "-m", "memcore.cli", "trace")
-    target = str(row["target"])
-    yield str(HERE / target) if ".py:" in target else target
+    yield from (sys.executable, "-m", "memcore.cli", "trace", str(row["target"]))
     for name, dims in row.get("inputs", {}).items():
         yield from ("--dims", f"{name}={dims}")
     for name, size in row.get("at", {}).items():
@@ -40,7 +38,7 @@ def made(name: str) -> bool:
     """Whether a preset was traced and its file written."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "model.json"
-        done = subprocess.run([*command(rows()[name], out)], cwd=HERE.parents[1], check=False)
+        done = subprocess.run([*command(rows()[name], out)], cwd=ROOT, check=False)
         if done.returncode == 0:
             packed = gzip.compress(out.read_bytes(), 9, mtime=0)
             (PRESETS / "traced" / f"{name}.json.gz").write_bytes(packed)

@@ -80,7 +80,8 @@ def blocks_of(file: ModelFile) -> tuple[tuple[int, ...], tuple[_Block, ...], Var
     variant = next((v for v in file.variants if v.batch != 1), file.variants[0])
     order = variant.order
     units = [i for i, (_, unit) in enumerate(order) if unit]
-    first, last = (units[0], units[-1]) if units else (len(order), len(order) - 1)
+    # Of a model without units all is between embedding and head: a stage has a layer.
+    first, last = (units[0], units[-1]) if units else (0, len(order) - 1)
     blocks = [
         _Block(0, first - 1),
         *(_Block(i, i) for i in range(first, last + 1)),

@@ -75,7 +75,8 @@ def structure_of(model: Model, **words: Any) -> Structure:
 def build(s: Structure, kinds: tuple[LayerKind, ...]) -> Blocks:
     """The tapes of one structure with layers of these kinds."""
     if s.traced:
-        embed, layers, head = traced.tapes_of(s, s.traced)
+        again = any(k.recompute for k in kinds)  # the tapes themselves run layers again
+        embed, layers, head = traced.tapes_of(s, s.traced, again)
         index = [int(k.attention.rpartition(" ")[2]) for k in kinds]
         return Blocks(s, kinds, embed, tuple(layers[i] for i in index), head)
     embed, head = _ends(s)

@@ -550,10 +550,14 @@ def _alone_rules(plan: Plan, model: Model) -> Iterator[Issue]:
         why = f"{name} is not planned shared out: {family.unsharded}"
         yield from only(plan, "train.framework", UNSHARDED, why)
         yield from only(plan, "train.offload_parameters", ["none"], why)
-    if not family.checkpoints:
+    if model.traced and not model.traced.checkpoints:
+        of = f"the file of {model.label}"
+        why = f"{of} has no blocks, or does not say what of them runs again: trace it anew"
+        yield from only(plan, "train.checkpointing", ["none"], why)
+    elif not family.checkpoints and not model.traced:
         why = f"transformers' code of {name} has no checkpointing"
         yield from only(plan, "train.checkpointing", ["none"], why)
-    if family.carries:
+    if family.carries or model.traced:
         encodes = model.encoder_decoder or not family.decoder
         if CHECKPOINTING[t.checkpointing].recompute not in ("", LAYER):
             why = f"{name} is planned with whole layers"

@@ -249,8 +249,10 @@ class Step:
         )  # fmt: skip
 
     def recompute(self, kind: int) -> str:
-        """What of layers of this kind is run again whole (words.training), or ''."""
-        again = "" if self.blocks.kinds[kind].place == IDLE else self.blocks.kinds[kind].recompute
+        """What of layers of this kind is run again whole (words.training), or '': a traced layer's
+        tape runs it again by itself."""
+        still = self.blocks.kinds[kind].place == IDLE or self.blocks.structure.traced
+        again = "" if still else self.blocks.kinds[kind].recompute
         return again if again in (OPERATIONS, LAYER) else ""
 
     @functools.cached_property

@@ -7,9 +7,9 @@ operation `death` begins.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,7 +37,9 @@ class Operation:
 @dataclass(slots=True)
 class Storage:
     """One block of memory. `death`: None while it lives; `saved_by`: the operation that keeps it
-    for backward, or ''; `gradient_of`: the parameter whose gradient it is, or ''."""
+    for backward, or ''; `gradient_of`: the parameter whose gradient it is, or ''; `read`: the last
+    operation of forward that reads it; `savers`, `given`: segments that keep it for backward, and
+    whose unit is called with it."""
 
     name: str
     shape: tuple[Any, ...]
@@ -48,15 +50,20 @@ class Storage:
     death: int | None = None
     saved_by: str = ""
     gradient_of: str = ""
+    read: int = 0
+    savers: dict[int, None] = field(default_factory=dict)
+    given: dict[int, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Segment:
     """A run of operations of one unit: its name, '' between units; `after`: how many nodes of
-    autograd were made before it."""
+    autograd were made before it; `packed`: how many operations had run when it last kept something
+    for backward, which is where a checkpoint of it ends when it runs again."""
 
     unit: str
     after: int
+    packed: int = 0
 
 
 # What reads rows of a table, its first argument; the second says which.
@@ -109,6 +116,12 @@ class Recorder(TorchDispatchMode):
         self._path.append(name)
         if name in self._units and self._phase == FORWARD:
             self._begin(name)
+
+    def called(self, _: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        """A hook before a unit's forward: what it is called with."""
+        if self._phase == FORWARD:
+            for row in self._rows(tree_iter((args, kwargs))):
+                row.given[self._segment] = None
 
     def leave(self, module: torch.nn.Module, _: Any, __: Any) -> None:
         """A hook after a module's forward."""
@@ -206,6 +219,17 @@ class Recorder(TorchDispatchMode):
         self.operations.append(
             Operation(name, self._module, self._phase, self._segment, counted, traffic)
         )
+        if self._phase == FORWARD:
+            for row in self._rows(tensors):
+                row.read = len(self.operations) - 1
+
+    def _rows(self, values: Iterable[Any]) -> Iterator[Storage]:
+        """The storages, of those that count, of the tensors among these values."""
+        for t in values:
+            if isinstance(t, torch.Tensor):
+                row = self._alive.get(t.untyped_storage()._cdata)
+                if row:
+                    yield row
 
     def born(self, t: torch.Tensor, name: str) -> None:
         """The storage of a tensor counts from now, if it does not yet."""
@@ -228,9 +252,11 @@ class Recorder(TorchDispatchMode):
 
     def pack(self, t: torch.Tensor) -> torch.Tensor:
         """A hook for what autograd saves."""
-        row = self._alive.get(t.untyped_storage()._cdata)
-        if row and not row.saved_by:
-            row.saved_by = self.operations[-1].name if self.operations else "input"
+        self.segments[self._segment].packed = len(self.operations)
+        for row in self._rows([t]):
+            row.savers[self._segment] = None
+            if not row.saved_by:
+                row.saved_by = self.operations[-1].name if self.operations else "input"
         return t
 
     def mark_gradients(self, parameters: dict[str, torch.Tensor]) -> None:
@@ -241,13 +267,18 @@ class Recorder(TorchDispatchMode):
                 row.gradient_of = name
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Within it modules and autograd tell this recorder what they do."""
+    def watching(self, model: torch.nn.Module) -> Iterator[None]:
+        """Within it a model's modules and autograd tell this recorder what they do."""
         from torch.nn.modules import module
 
         hooks = [
             module.register_module_forward_pre_hook(self.enter),
             module.register_module_forward_hook(self.leave, always_call=True),
+            *(
+                m.register_forward_pre_hook(self.called, with_kwargs=True)
+                for name, m in model.named_modules()
+                if name in self._units
+            ),
         ]
         try:
             with torch.autograd.graph.saved_tensors_hooks(self.pack, lambda t: t), self:

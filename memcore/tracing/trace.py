@@ -187,7 +187,7 @@ def _run(target: Target, dtype: torch.dtype, sizes: Mapping[str, int], fixed: se
         inputs = _inputs(target, whole, dtype)
         for t in _tensors(inputs):
             recorder.born(t, "input")
-        with recorder.watching():
+        with recorder.watching(model):
             out = model(**inputs)
             loss = target.loss(out, inputs)
             del out
@@ -343,18 +343,26 @@ def _written(run: _Run) -> dict[str, Any]:
             last = max(row.death - 1, row.birth)
             there, at = group[last]
             death = [there, at - segment, local[last] + 1]
+        uses = []
+        if phase == 0 and (row.savers or row.given):
+            last = max(row.read, row.birth)
+            read = [group[last][1] - segment, local[last] + 1]
+            uses = [[read, *([s - segment for s in of] for of in (row.savers, row.given))]]
         kept[segment].append(
             [
                 row.name, _relative(row.module, recorder.segments[segment]),
                 *_shape(row, symbols), WORDS[row.dtype], phase, local[row.birth], death,
-                row.saved_by, _relative(row.gradient_of, recorder.segments[segment]),
+                row.saved_by, _relative(row.gradient_of, recorder.segments[segment]), *uses,
             ]
         )  # fmt: skip
     blocks: dict[str, int] = {}
     found: list[dict[str, Any]] = []
     order: list[list[Any]] = []
-    for of, storages, done in zip(recorder.segments, kept, work, strict=True):
-        block = {"storages": storages, "operations": done}
+    again = [0] * len(work)
+    for i, (phase, segment) in enumerate(group):
+        again[segment] += phase == 0 and i < recorder.segments[segment].packed
+    for of, storages, done, rerun in zip(recorder.segments, kept, work, again, strict=True):
+        block = {"storages": storages, "operations": done, "again": rerun}
         key = repr((bool(of.unit), block))
         if key not in blocks:
             blocks[key] = len(found)

@@ -49,7 +49,8 @@ def model_of(document: Mapping[str, Any]) -> Model:
 def model_at(file: ModelFile, sizes: Mapping[str, int], label: str) -> Model:
     """The Model of a model file at some sizes of its dimensions. Raises PlanError."""
     check_sizes(file, sizes)
-    kinds, _, variant = blocks_of(file)
+    blocks = blocks_of(file)[0]
+    kinds, variant = blocks.kinds, blocks.variant
     own = tuple((name, n) for name, n in sizes.items() if name not in TRACED)
     return Model(
         family=NAME, layers=len(kinds), hidden_size=1, intermediate_size=1, heads=1, kv_heads=1,

@@ -62,6 +62,17 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Uses:
+    """Who uses a storage, as segments further on: `read`, with the operation before which the last
+    of forward has read it; `savers`, which keep it for backward; `given`, whose units are called
+    with it."""
+
+    read: tuple[int, int]
+    savers: tuple[int, ...]
+    given: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Storage:
     """One block of memory of a segment.
 
@@ -70,6 +81,7 @@ class Storage:
     death          (phase, segments further on, operation) before which it is gone; None: never
     saved_by       the operation that keeps it for backward, or ''
     gradient_of    the parameter whose gradient it is, or ''; of its unit if it begins with a dot
+    uses           of what forward makes and keeps or gives to a unit: who uses it
     """
 
     made_by: str
@@ -81,6 +93,7 @@ class Storage:
     death: tuple[int, int, int] | None
     saved_by: str
     gradient_of: str
+    uses: Uses | None = None
 
     @property
     def bytes(self) -> Sum:
@@ -93,7 +106,8 @@ class Storage:
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One operation: the kernel that runs, bytes read and written, and of a matrix product a count
-    and the sizes that it is multiplied by for its FLOPs: ..., rows, what is summed, columns."""
+    and the sizes that it is multiplied by for its FLOPs: ..., rows, what is summed, columns;
+    `again`: backward runs it, as forward did."""
 
     kernel: str
     module: str
@@ -101,6 +115,7 @@ class Operation:
     count: int
     product: tuple[Sum, ...]
     traffic: Sum
+    again: bool = False
 
     def flops(self, sizes: Mapping[str, int]) -> int:
         found = self.count
@@ -111,10 +126,12 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one segment makes and runs; equal segments share it."""
+    """What one segment makes and runs; equal segments share it. `again`: how many operations of
+    forward run once more where a checkpoint is around it; None: the file does not say so."""
 
     storages: tuple[Storage, ...]
     operations: tuple[Operation, ...]
+    again: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +244,13 @@ class ModelFile:
         """The variant for these sizes."""
         one = [v for v in self.variants if v.batch == 1 and sizes.get(BATCH) == 1]
         return (one or [v for v in self.variants if v.batch != 1] or [*self.variants])[0]
+
+    @property
+    def checkpoints(self) -> bool:
+        """Whether it has units, and says what of them a checkpoint runs again."""
+        return any(unit for _, unit in self.variants[0].order) and all(
+            b.again is not None for v in self.variants for b in v.blocks
+        )
 
     @property
     def elements(self) -> int:
@@ -451,7 +475,10 @@ def _block(r: _Reader, of: dict[str, Any], at: str) -> Block:
     storages = []
     for i, row in enumerate(r.list(of.get("storages"), f"{at}.storages")):
         there = f"{at}.storages.{i}"
-        name, module, shape, dtype, phase, birth, death, saved_by, gradient = r.list(row, there, 9)
+        *first, uses = row if isinstance(row, list) and len(row) == 10 else (row, None)
+        name, module, shape, dtype, phase, birth, death, saved_by, gradient = r.list(
+            first if uses is not None else row, there, 9
+        )
         gone = None
         if death is not None:
             p, further, when = r.list(death, there, 3)
@@ -466,10 +493,26 @@ def _block(r: _Reader, of: dict[str, Any], at: str) -> Block:
                 r.text(name, there), r.text(module, there), factors, r.dtype(dtype, there),
                 r.count(phase, there, 0, 1), r.count(birth, there, 0, MOST_ROWS), gone,
                 r.text(saved_by, there), r.text(gradient, there),
+                None if uses is None else _uses(r, uses, there),
             )
         )  # fmt: skip
         try:
             _ = storages[-1].bytes
         except ExpressionError as e:
             raise r.fail(there, str(e)) from None
-    return Block(tuple(storages), tuple(operations))
+    run = sum(op.phase == FORWARD for op in operations)
+    again = r.count(of["again"], f"{at}.again", 0, run) if "again" in of else None
+    return Block(tuple(storages), tuple(operations), again)
+
+
+def _uses(r: _Reader, value: Any, at: str) -> Uses:
+    def further(n: Any) -> int:
+        return r.count(n, at, -MOST_SEGMENTS, MOST_SEGMENTS)
+
+    read, savers, given = r.list(value, at, 3)
+    segment, operation = r.list(read, at, 2)
+    return Uses(
+        (further(segment), r.count(operation, at, 0, MOST_ROWS)),
+        tuple(further(n) for n in r.list(savers, at)),
+        tuple(further(n) for n in r.list(given, at)),
+    )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memcore.cache import cached
+from memcore.models.traced.again import checkpointed
 from memcore.models.traced.expression import Sum
 from memcore.models.traced.file import (
     ATTENTION,
@@ -74,10 +75,39 @@ class _Block:
     rows: list[_Row] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A variant as blocks: the embedding, each kind of layer once, the head; and of each layer the
+    kind."""
+
+    variant: Variant
+    kinds: tuple[int, ...]
+    blocks: tuple[_Block, ...]
+
+
 @cached
-def blocks_of(file: ModelFile) -> tuple[tuple[int, ...], tuple[_Block, ...], Variant]:
-    """Of each layer its kind; the embedding, a block of each kind of layer, and the head."""
+def blocks_of(file: ModelFile) -> tuple[Blocks, Blocks]:
+    """The blocks of a file as it was traced, and with a checkpoint around each unit: where the file
+    does not say what that is, the same. Layers are of one kind only if they are so in both."""
     variant = next((v for v in file.variants if v.batch != 1), file.variants[0])
+    plain = _blocks(file, variant)
+    both = [plain, _blocks(file, checkpointed(variant)) if file.checkpoints else plain]
+    kinds: dict[Any, int] = {}
+    layers = range(1, len(plain[1]) - 1)
+    of = [
+        tuple((v.order[blocks[i].first][0], blocks[i].weights, tuple(blocks[i].rows))
+              for v, blocks in both)
+        for i in layers
+    ]  # fmt: skip
+    each = tuple(kinds.setdefault(key, len(kinds)) for key in of)
+    first = [each.index(kind) + 1 for kind in range(len(kinds))]
+    return tuple(  # type: ignore[return-value]
+        Blocks(v, each, (blocks[0], *(blocks[i] for i in first), blocks[-1])) for v, blocks in both
+    )
+
+
+def _blocks(file: ModelFile, variant: Variant) -> tuple[Variant, list[_Block]]:
+    """The embedding, every layer, and the head."""
     order = variant.order
     units = [i for i, (_, unit) in enumerate(order) if unit]
     # Of a model without units all is between embedding and head: a stage has a layer.
@@ -89,16 +119,7 @@ def blocks_of(file: ModelFile) -> tuple[tuple[int, ...], tuple[_Block, ...], Var
     ]
     _Clock(variant, blocks).fill()
     _own(file, variant, blocks)
-    kinds: dict[Any, int] = {}
-    each: list[int] = []
-    found: list[_Block] = []
-    for block in blocks[1:-1]:
-        key = (order[block.first][0], block.weights, tuple(block.rows))
-        if key not in kinds:
-            kinds[key] = len(found)
-            found.append(block)
-        each.append(kinds[key])
-    return tuple(each), (blocks[0], *found, blocks[-1]), variant
+    return variant, blocks
 
 
 def _own(file: ModelFile, variant: Variant, blocks: list[_Block]) -> None:
@@ -215,7 +236,7 @@ def _row(
 @cached
 def inputs_of(file: ModelFile) -> list[tuple[str, Shape, str]]:
     """What the model is given: name, shape and dtype of each input."""
-    _, _, variant = blocks_of(file)
+    variant = blocks_of(file)[0].variant
     given = [s for _, s, _, _ in variant.spans() if s.made_by == INPUT]
     return [
         (f"input {i}", shape_of(s.shape), _ALIKE.get(s.dtype, s.dtype))
@@ -223,9 +244,11 @@ def inputs_of(file: ModelFile) -> list[tuple[str, Shape, str]]:
     ]
 
 
-def tapes_of(s: Structure, file: ModelFile) -> tuple[Tape, tuple[Tape, ...], Tape]:
-    """The embedding's tape, one of each kind of layer, and the head's."""
-    _, blocks, variant = blocks_of(file)
+def tapes_of(s: Structure, file: ModelFile, again: bool) -> tuple[Tape, tuple[Tape, ...], Tape]:
+    """The embedding's tape, one of each kind of layer, and the head's; `again`: backward runs every
+    layer again."""
+    of = blocks_of(file)[again]
+    blocks, variant = of.blocks, of.variant
     shared = Shared(file, s.tables) if s.tables else None
     embed, *layers, head = (_tape(s, block, variant, i, shared) for i, block in enumerate(blocks))
     if file.buffer_bytes:
@@ -260,7 +283,8 @@ def _tape(s: Structure, block: _Block, variant: Variant, place: int, shared: Sha
             t.storages.append(made)
         for i in range(block.first, block.last + 1):
             _work(t, variant, variant.order[i][0], bool(shared))
-    counts = [sum(w.phase == phase for w in t.work) for phase in ("forward", "backward")]
+    forward = sum(w.phase == "forward" for w in t.work)
+    counts = forward, len(t.work) - forward
     if shared and any(name in tables for name, _, _ in block.weights):
         with t.scope("tables"):
             add_exchange(t, shared, *_when(block, variant))
@@ -292,7 +316,7 @@ def _work(t: Tape, variant: Variant, index: int, shared: bool) -> None:
     for op in variant.blocks[index].operations:
         traffic = Sum.number(0) if shared and op.kernel in (*LOOKUPS, *BACKWARDS) else op.traffic
         attention = op.kernel in ATTENTION
-        phase = "forward" if op.phase == FORWARD else "backward"
+        phase = "forward" if op.phase == FORWARD else "recompute" if op.again else "backward"
         flops = [(float(op.count), shape_of(op.product))] if op.count else []
         cost = tape.Cost(
             t._named(f"{op.module} {op.kernel}".strip(" .")), phase, flops,

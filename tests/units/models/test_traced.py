@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,60 @@ def test_the_engine_plans_it_as_pytorch_measured(framework: str) -> None:
         assert time.step_seconds > 0
 
 
+REFERENCE = Path(__file__).parents[2] / "reference"
+ROWS = json.loads((REFERENCE / "traced.json").read_text())  # by reference/ask_traced.py
+
+
+def checkpointed_plan(row: dict[str, Any], **train: Any) -> Plan:
+    """A net of reference/traced_nets.py with a checkpoint around each unit."""
+    given = json.loads((FILE.parent / f"traced_{row['net']}.json").read_text())
+    words = {"micro_batch": row["dims"]["batch"], "checkpointing": "full", "framework": "pytorch",
+             "precision": "bf16-pure", "zero": 0, **train}  # fmt: skip
+    return Plan(model={**given, "dims": row["dims"]}, cluster={"gpus": 1}, train=words)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_checkpointing_by_block_keeps_what_pytorch_keeps(row: dict[str, Any]) -> None:
+    memory = evaluate(checkpointed_plan(row)).memory
+    assert memory
+    assert memory.saved_for_backward_bytes == row["saved_bytes"]
+    states = memory.consumers["optimizer_states"] + WORKSPACE
+    assert memory.allocated_bytes - states == pytest.approx(row["peak_bytes"], rel=0.01)
+
+
+def test_checkpointing_costs_a_forward_more() -> None:
+    times = [
+        time for word in ("none", "full")
+        if (time := evaluate(checkpointed_plan(ROWS[0], checkpointing=word)).time)
+    ]  # fmt: skip
+    again = [sum(o.seconds for o in t.operations if o.phase == "recompute") for t in times]
+    assert again[0] == 0
+    assert again[1] > 0
+
+
+def test_a_file_that_does_not_say_what_runs_again_is_not_checkpointed() -> None:
+    given = document()
+    for block in given["variants"][0]["blocks"]:
+        del block["again"]
+    with pytest.raises(PlanError, match=r"^train\.checkpointing.*trace it anew"):
+        Plan(model=given, train={"checkpointing": "full"})
+    assert Plan(model=given).train.checkpointing == "none"
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_pytorch_still_says_so(row: dict[str, Any]) -> None:
+    code = (
+        "import json, sys, ask_traced as a; net, dims = json.loads(sys.argv[1]); "
+        "print(json.dumps(a.asked(net, dims)))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code, json.dumps([row["net"], row["dims"]])],
+        cwd=REFERENCE, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(said.stdout) == row
+
+
 def test_sizes_that_the_trace_was_not_made_for_are_told() -> None:
     given = document()
     given["variants"][0]["guards"] = [["mod(height, 8)", "==", "0"]]
@@ -133,7 +189,7 @@ def test_sizes_that_the_trace_was_not_made_for_are_told() -> None:
 @pytest.mark.parametrize(
     "other",
     [{"train": {"precision": "fp32"}}, {"parallel": {"tp": 2}},
-     {"train": {"checkpointing": "full"}}, {"train": {"adapter": "lora"}}],
+     {"train": {"checkpointing": "selective"}}, {"train": {"adapter": "lora"}}],
 )  # fmt: skip
 def test_what_a_trace_has_not_is_refused(other: dict[str, Any]) -> None:
     (section,) = other

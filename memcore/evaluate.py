@@ -14,6 +14,7 @@ from memcore.models.model import Model
 from memcore.plan.model_rules import attention_missing, has_attention
 from memcore.plan.plan import Plan, field_of
 from memcore.report import Report, Serve, Time
+from memcore.serving.forward import inference, infers
 from memcore.serving.notes import serving_notes
 from memcore.serving.serve import servable, served_by
 from memcore.serving.server import Server
@@ -67,6 +68,7 @@ def evaluate(
         time=time,
         run=run_of(plan, time) if time else None,
         serve=served,
+        inference=inference(plan) if infers(plan.architecture) else None,
         together=together(plan, training.step, training.amounts, training.memory)
         if training
         else None,

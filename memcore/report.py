@@ -316,6 +316,36 @@ class Serve:
 
 
 @dataclass(frozen=True, slots=True)
+class Inference:
+    """One forward of a model that generates nothing, on each GPU. Each field is a quantity of
+    serving/forward.py, where its title, its unit and what it means stand.
+
+    tokens   of a sample; 0 where it has none. rows: what is alive at the peak besides the weights,
+             when `peak_at` was made
+    """
+
+    batch: int
+    tokens: int
+    weights_bytes: int
+    activation_bytes: int
+    allocated_bytes: int
+    device_bytes: tuple[int, int]
+    capacity_bytes: int
+    max_batch: int
+    fits: bool
+    verdict: str
+    peak_at: str
+    flops: float
+    gpu_seconds: float
+    host_seconds: float
+    latency_seconds: float
+    samples_per_second: float
+    tokens_per_second: float | None
+    bound_by: str
+    rows: tuple[LedgerRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Phase:
     """One phase of a step that trains and serves on the same GPUs: bytes on the fullest GPU.
 
@@ -363,6 +393,7 @@ class Report:
     time: Time | None
     run: Run | None
     serve: Serve | None
+    inference: Inference | None
     together: TogetherMemory | None
     ledger: tuple[LedgerRow, ...]
     notes: tuple[str, ...]
@@ -385,6 +416,8 @@ class Report:
     @property
     def serving_verdict(self) -> str:
         """Whether the sequences that serving is asked for fit; what is not served does not."""
+        if self.inference:
+            return self.inference.verdict
         return "fits" if self.serve and self.serve.fits else "over"
 
     def to_dict(self) -> dict[str, Any]:

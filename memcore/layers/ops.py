@@ -269,7 +269,9 @@ def plain_mlp(
     h = linear(t, names[0], x, D, F / TP, bias, transposed)
     if t.kernels == "megatron":
         return linear(t, names[1], fused.activated(t, h, h.shape, kind), F / TP, D, bias)
-    return linear(t, names[1], activation(t, h, kind), F / TP, D, bias, transposed)
+    out = linear(t, names[1], activation(t, h, kind), F / TP, D, bias, transposed)
+    t.hold(x)
+    return out
 
 
 def attention_core(
@@ -673,6 +675,8 @@ def logits_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
         capped = keeps_result(t, scale(t, logits, "logits / cap"), "logits tanh")
         logits = scale(t, capped, "logits, capped")
     t.returns(logits)
+    if t.infers:
+        return logits
     with t.scope("loss", Part.LOSS):
         labels = t.new("labels", (LABELS,), "int64")
         if t.kernels == "megatron" and s.cross_entropy == "eager":
@@ -693,6 +697,8 @@ def labelled_loss(t: Tape, logits: Tensor, widened: bool = False) -> Tensor:
     """torch.nn.CrossEntropyLoss on the logits as they are, or their fp32 copy (`widened`:
     transformers' ForMaskedLMLoss); a label for each row."""
     t.returns(logits)
+    if t.infers:
+        return logits
     with t.scope("loss", Part.LOSS):
         labels = t.new("labels", logits.shape[:-1], "int64")
         wide = widened or t.autocast
@@ -719,6 +725,8 @@ def classes_loss(t: Tape, s: Structure, logits: Tensor) -> Tensor:
     if not s.one_class:
         return labelled_loss(t, logits)
     t.returns(logits)
+    if t.infers:
+        return logits
     with t.scope("loss", Part.LOSS):
         targets = t.new("labels", (B,), logits.dtype)
         read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits
@@ -740,6 +748,8 @@ def spans_loss(t: Tape, logits: Tensor) -> Tensor:
     """Where an answer begins, and where it ends: two numbers for each token, and of either the loss
     over the tokens of a sequence."""
     t.returns(logits)
+    if t.infers:
+        return logits
     with t.scope("loss", Part.LOSS):
         halves = split(t, logits, [(*TOKENS, ONE)] * 2)
         losses = []
@@ -755,6 +765,8 @@ def spans_loss(t: Tape, logits: Tensor) -> Tensor:
 def tokens_loss(t: Tape, logits: Tensor) -> Tensor:
     """torch.nn.BCEWithLogitsLoss: a number for each token, and labels of it in fp32."""
     t.returns(logits)
+    if t.infers:
+        return logits
     with t.scope("loss", Part.LOSS):
         targets = t.new("labels (fp32)", logits.shape, "fp32")
         read = cast(t, logits, "fp32", "logits (fp32)") if t.autocast else logits

@@ -106,6 +106,7 @@ def _tape(
     with t.scope(prefix, Part.LAYER if layer else None):
         found = run(t)
         outs = _listed(found)
+        t.hold(*(Tensor(x, x.shape, x.dtype, False) for x in t.storages if x.kind == "input"))
         t.end_forward(*outs)
         wanted = [out for out in outs if out.needs_grad]
         grads = [t.input("output grad", out.shape, out.dtype) for out in wanted]

@@ -91,6 +91,7 @@ class Structure:
 
     dtype      of the weights that the operations read; autocast: cast to bf16 as they go
     served     as an inference engine runs it, where transformers' training code does more
+    infers     a forward alone, in eval mode under torch.no_grad, which ends with the logits
     pooled     experts work in buffers that the engine keeps (serving.room.expert_buffers)
     parallel   '' or how tensor-parallel ranks share a layer: TENSOR, or SEQUENCE where norms and
                residuals are cut over them too
@@ -131,6 +132,7 @@ class Structure:
     dtype: str = "bf16"
     autocast: bool = False
     served: bool = False
+    infers: bool = False
     pooled: bool = False
     parallel: str = ""
     exchanges: bool = False

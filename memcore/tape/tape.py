@@ -223,7 +223,7 @@ class Tape:
         self.kernels, self.attention, self.modules = kernels, s.attention, modules
         self.parallel, self.adapters, self.narrow = s.parallel, s.adapters, s.narrow
         self.table, self.keeps, self.unfused = s.table, s.keeps, s.unfused
-        self.float8, self.main_grad = s.float8, s.main_grad
+        self.float8, self.main_grad, self.infers = s.float8, s.main_grad, s.infers
         self.reached = s.reached or bool(s.adapters and s.adapters.inputs)
         self.third = s.cross_entropy != "chunked"  # whose kernel makes the head's gradient itself
         self.idle = False  # what runs here is read by nobody, and trained by nothing
@@ -234,6 +234,7 @@ class Tape:
         self.handed_on: Storage | None = None  # what the next block begins with
         self.history: list[Storage] = []  # what operations saved that led to its other results
         self.results: list[Storage] = []  # of that, all but the loss
+        self.named: list[Storage] = []  # what the model has a name for until it returns
         self.whole: dict[int, Tensor] = {}  # by id: tensors gathered from all ranks' tokens
         self.sent_whole: dict[int, int] = {}  # by id: the place in `sends` of that
         self.storages: list[Storage] = []
@@ -382,6 +383,12 @@ class Tape:
                 t.storage.death = max(t.storage.death, self.clock + 1)
             if self._current is not None:
                 self._touch(t.storage, t.shape, t.dtype)
+
+    def hold(self, *tensors: Tensor) -> None:
+        """Forward alone: who calls a module holds what it gave until that returns, here. (In
+        training the graph does.)"""
+        if self.infers:
+            self.use(*tensors)
 
     def _touch(self, storage: Storage, shape: Shape, dtype: str) -> None:
         assert self._current is not None

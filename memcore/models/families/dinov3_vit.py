@@ -29,7 +29,7 @@ def _embed(t: Tape, s: Structure) -> Tensor:
     token = t.parameter("cls_token", (ONE, 1, D))
     t.parameter("mask_token", (ONE, 1, D), idle=True)  # which training without masks does not read
     registers = t.parameter("register_tokens", (ONE, TYPES, D))
-    x = patches(t, "patch_embeddings", vit.pixels_of(t), (B, PATCHES, D), bias=True)
+    x = patches(t, "patch_embeddings", vit.named_pixels(t), (B, PATCHES, D), bias=True)
     return joined(t, [token, registers, x], HIDDEN, "tokens and patches")
 
 

@@ -96,7 +96,9 @@ def _embed(t: Tape, s: Structure) -> Tensor:
 
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = x if is_first(kind) else _norm(t, x, "attn_norm")  # the embedding's norm stands before it
-    x = add(t, x, _attention(t, s, h, kind.removesuffix("-first")), "residual")
+    attended = _attention(t, s, h, kind.removesuffix("-first"))
+    t.hold(h)
+    x = add(t, x, attended, "residual")
     return add(t, x, _mlp(t, s, _norm(t, x, "mlp_norm")), "residual")
 
 
@@ -123,7 +125,9 @@ def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
         given, gate = split(t, joint, [(*TOKENS, F / TP)] * 2)
         h = multiply(t, activation(t, given, s.traits.activation), gate, "act x gate")
         h = dropped(t, s, h, "drop")
-        return linear(t, "Wo", h, F / TP, D, bias)
+        out = linear(t, "Wo", h, F / TP, D, bias)
+        t.hold(x)
+        return out
 
 
 def _head(t: Tape, s: Structure, x: Tensor) -> Tensor:

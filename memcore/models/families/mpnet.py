@@ -53,15 +53,19 @@ def _attention(t: Tape, s: Structure, x: Tensor) -> Tensor:
     bias = t.carry(BIAS, SCORES, t.parameter_dtype)
     with t.scope("attention", Part.ATTENTION):
         q, k, v = (linear(t, name, x, D, Q / TP, bias=True) for name in ("q", "k", "v"))
-        q, k, v = (heads_first(t, each, KEYS, copies_grad=True) for each in (q, k, v))
+        given = (q, k, v)
+        q, k, v = (heads_first(t, each, KEYS, copies_grad=True) for each in given)
         with t.scope("core", Part.CORE):
             q, k, v = (contiguous(t, each, KEYS, "by heads") for each in (q, k, v))
             scores = scale(t, matmul(t, q, k, SCORES, HEAD_DIM, "scores"), "scores, scaled")
-            weights = softmax(t, add(t, scores, bias, "scores and bias"), "softmax")
+            biased = add(t, scores, bias, "scores and bias")
+            weights = softmax(t, biased, "softmax")
             if s.traits.attention_dropout:
                 weights = dropout(t, weights, "dropout")
             out = matmul(t, weights, v, KEYS, S, "weighted values")
+            t.hold(biased)
             out = contiguous(t, out, HIDDEN, "joined heads")
+        t.hold(*given)
         return linear(t, "o", out, Q / TP, D, bias=True)
 
 

@@ -47,7 +47,9 @@ def _embed(t: Tape, s: Structure) -> Tensor:
 def _layer(t: Tape, s: Structure, x: Tensor, kind: str) -> Tensor:
     h = dropped(t, s, _attention(t, s, x, kind), "post_attention_dropout")
     x = layer_norm(t, add(t, x, h, "residual"), D, "post_attention_layernorm")
+    attended = h
     h = dropped(t, s, gated_mlp(t, s, x), "post_mlp_dropout")
+    t.hold(attended)
     return layer_norm(t, add(t, x, h, "residual"), D, "post_mlp_layernorm")
 
 

@@ -268,7 +268,7 @@ def _cross_bias(t: Tape, s: Structure, kind: str) -> tuple[Tensor, Tensor]:
 def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
     kind = s.traits.activation
     with t.scope("DenseReluDense"):
-        h = _norm(t, x, "layer_norm")
+        h = normed = _norm(t, x, "layer_norm")
         if s.traits.gated:
             gate = activation(t, linear(t, "wi_0", h, D, F, bias=False), kind)
             h = multiply(t, gate, linear(t, "wi_1", h, D, F, bias=False), f"{kind}(gate) x up")
@@ -278,6 +278,7 @@ def _mlp(t: Tape, s: Structure, x: Tensor) -> Tensor:
         h = cast(t, h, t.parameter_dtype, "in the dtype of wo")
         out = linear(t, "wo", h, F, D, bias=False)
         t.use(h)  # has a name until the MLP returns
+        t.hold(normed)
         return add(t, x, dropped(t, s, out, "dropout"), "residual")
 
 

@@ -43,8 +43,15 @@ def pixels_of(t: Tape) -> Tensor:
     return cast(t, pixels, t.parameter_dtype, "pixel_values, cast")
 
 
+def named_pixels(t: Tape) -> Tensor:
+    """The same, which the model has a name for until it returns."""
+    pixels = pixels_of(t)
+    t.named.append(pixels.storage)
+    return pixels
+
+
 def _embed(t: Tape, s: Structure) -> Tensor:
-    x = patches(t, "patch_embeddings.projection", pixels_of(t), (B, PATCHES, D), bias=True)
+    x = patches(t, "patch_embeddings.projection", named_pixels(t), (B, PATCHES, D), bias=True)
     names = ("cls_token", "distillation_token") if s.family == "deit" else ("cls_token",)
     tokens = [t.parameter(name, (ONE, 1, D)) for name in names]
     x = joined(t, [*tokens, x], HIDDEN, "class token and patches")

@@ -1,0 +1,292 @@
+"""Forward: a model that generates nothing, as transformers or PyTorch runs it to be asked: in eval
+mode, under torch.no_grad. One forward of a batch on each GPU, without a cache, and nothing that a
+backward would read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+from memcore.hardware import constants
+from memcore.models.blocks import Blocks, build, structure_of
+from memcore.models.families import FAMILIES
+from memcore.models.model import Model
+from memcore.models.stack import Layers, layers_of
+from memcore.plan.plan import Plan
+from memcore.quantity.interval import fitting, interval
+from memcore.quantity.quantity import Explanation, about, rule
+from memcore.quantity.reading import Read, Values, ceil, filled, largest, quantity
+from memcore.report import Inference
+from memcore.serving.serve import servable
+from memcore.tape.derived import derive
+from memcore.tape.dims import Number
+from memcore.tape.ledger import INFERENCE, Amounts, Template, shared, window
+from memcore.tape.tape import Storage, Tape
+from memcore.timing import host
+from memcore.timing.roofline import ROOFLINE, Speed, executions, run, seconds
+from memcore.training.memory import listed
+from memcore.training.overheads import context
+
+DROPOUTS = (
+    *("attention_dropout", "residual_dropout", "embedding_dropout"),
+    *("activation_dropout", "label_dropout"),
+)
+MOST = 2**24  # samples of a batch, at most
+TOKENS = "tokens"
+SDPA, EAGER = "sdpa", "eager"
+HELD = (
+    "births and deaths of the forward's tensors on a tape; who calls a module holds what it gave, "
+    "and the model its embeddings, until they return (modelling files of transformers 5.23.0)"
+)
+
+
+def _held(s: Storage) -> Template:
+    return Template(
+        s.name, "activations", s.shape, s.dtype, "one forward",
+        "held by who calls the model, or by the model itself", HELD,
+    )  # fmt: skip
+
+
+def infers(model: Model) -> bool:
+    """Whether one forward is all that such a model is asked for, and is known."""
+    return not servable(model) and model.tower is None and model.draft is None
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """The blocks of a model's forward, and its stack of layers."""
+
+    plan: Plan
+    blocks: Blocks
+    layers: Layers
+
+    @classmethod
+    def of(cls, plan: Plan) -> Forward:
+        model = plan.architecture
+        traits = replace(model.traits, **dict.fromkeys(DROPOUTS, False))
+        quiet = replace(model, traits=traits)
+        kinds, layers = layers_of(quiet)
+        words = FAMILIES[model.family].attentions
+        structure = structure_of(
+            quiet, dtype=plan.weights.compute, infers=True,
+            attention=SDPA if SDPA in words else EAGER,
+        )  # fmt: skip
+        return cls(plan, build(structure, kinds), layers)
+
+    @property
+    def tokens(self) -> int:
+        """Of a sample that is asked; 0 of a model that reads no tokens."""
+        model, asked = self.plan.architecture, self.plan.serve.prompt_len
+        if model.traced:
+            return asked if TOKENS in model.traced.dims else 0
+        return 0 if model.image else min(asked, model.max_positions)
+
+    @property
+    def tapes(self) -> tuple[Tape, ...]:
+        """Every kind of block."""
+        return self.blocks.embed, *self.blocks.layers, self.blocks.head
+
+    def amounts(self, batch: int) -> Amounts:
+        """Amounts of a forward of so many samples."""
+        image = self.plan.architecture.image
+        sizes: dict[str, Any] = {**self.plan.sizes(), "B": batch, "TP": 1, "CP": 1, "PP": 1}
+        sizes["S"] = image.tokens if image else self.tokens or 1
+        derive(sizes)
+        return Amounts(sizes)
+
+    def weights(self, amounts: Amounts) -> int:
+        """Bytes of the weights and of what modules keep besides."""
+        found: Number = 0
+        for tape, times in self.blocks.counted(self.layers.counts):
+            own = (*tape.parameters, *tape.buffers)
+            found += times * sum(amounts.bytes(s.shape, s.dtype) for s in own)
+        return int(found)
+
+    def alive(self, amounts: Amounts) -> tuple[int, list[tuple[Template, int, int]], str]:
+        """The most bytes that are alive at once besides the weights, their rows, and what was made
+        last then."""
+        batch, embedded, tables = self._around
+        best: tuple[int, list[tuple[Template, int, int]], str] = 0, [], ""
+        for tape in self.tapes:
+            at = window(tape, INFERENCE)
+            inside, step = at.peak(amounts)
+            beside = [] if tape is self.blocks.embed else [*batch, *tables]
+            beside += embedded if tape in self.blocks.layers else []
+            n = int(inside + sum(amounts.bytes(r.shape, r.dtype) for r in beside))
+            if n > best[0]:
+                rows = [*beside, *(at.rows[k] for k in at.alive[step])]
+                sized = [(r, 1, int(amounts.bytes(r.shape, r.dtype))) for r in rows]
+                best = n, sized, at.names[step].removesuffix(" (forward)")
+        return best
+
+    @property
+    def _around(self) -> tuple[list[Template], list[Template], list[Template]]:
+        """What stays while other blocks run: the batch; while layers do, what was embedded; and
+        what all of them read. A traced model's own blocks have it."""
+        if self.plan.architecture.traced:
+            return [], [], []
+        embed = self.blocks.embed
+        inputs = [s for s in embed.storages if s.kind == "input"]
+        given = [*inputs, *(s for s in embed.named if s not in inputs)]
+        made = [embed.handed_on] if embed.handed_on and self.layers.count > 1 else []
+        tables = [row for group in shared(self.tapes, False) for row in group.rows]
+        return [*map(_held, given)], [*map(_held, made)], tables
+
+    def seconds(self, amounts: Amounts) -> tuple[float, float, float, str]:
+        """Of the GPU and of the host, with the FLOPs and which of the GPU's bounds it."""
+        ends = (self.blocks.embed, self.blocks.head)
+        every = [
+            e
+            for tapes, counts in ((ends, (1, 1)), (self.blocks.layers, self.layers.counts))
+            for e in executions(tapes, counts)
+            if e.work.phase == "forward"
+        ]
+        speed = Speed.of(
+            self.plan.accelerator, self.plan.weights.compute, constants.LAUNCH.middle, "hf",
+            self.blocks.structure.attention,
+        )  # fmt: skip
+        operations = run(every, amounts, speed)
+        started = sum(e.work.started * e.runs for e in every)
+        by: dict[str, float] = {}
+        for o in operations:
+            by[o.bound_by] = by.get(o.bound_by, 0.0) + float(o.seconds)
+        each = float(host.each_of(constants.HOST_LAUNCH, self.plan))
+        flops = float(sum(o.flops for o in operations))
+        return seconds(operations), started * each, flops, max(by, key=lambda word: by[word])
+
+    def values(self, batch: int) -> Values:
+        """The quantities of a forward of so many samples on each GPU."""
+        amounts = self.amounts(batch)
+        activations, rows, at = self.alive(amounts)
+        gpu, started, flops, bound_by = self.seconds(amounts)
+        given = SimpleNamespace(
+            batch=batch,
+            tokens=self.tokens,
+            weights_bytes=self.weights(amounts),
+            activation_bytes=activations,
+            capacity_bytes=self.plan.accelerator.usable_bytes,
+            peak_at=at,
+            gpu_seconds=gpu,
+            host_seconds=started,
+            flops=flops,
+            bound_by=bound_by if gpu >= started else "host",
+            rows=listed(rows, amounts),
+        )
+        return Values(plan=self.plan, inference=given)
+
+    def fits(self, batch: int) -> bool:
+        """Whether so many samples are sure to fit."""
+        return bool(self.values(batch).inference.fits)
+
+    @property
+    def most(self) -> int:
+        """Samples of the largest batch that is sure to fit."""
+        low, high = 0, 1
+        while high <= MOST and self.fits(high):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.fits(middle) else (low, middle)
+        return low
+
+
+def inference(plan: Plan) -> Inference:
+    """Memory and speed of a forward of the plan's batch (serve.concurrency), on each GPU."""
+    forward = Forward.of(plan)
+    x = forward.values(plan.serve.concurrency).inference
+    x.__dict__["max_batch"] = forward.most
+    return filled(Inference, x)
+
+
+PER_GPU = "On each GPU, which has all of the model."
+HOW = ("PyTorch in eager mode, with transformers' modules where it has them",)
+
+
+@rule("inference.weights_bytes")
+def _weights(book: Any) -> Explanation:
+    meaning = "Parameters, and what modules keep besides (buffers), in the dtype of the weights."
+    n = book.report.inference.weights_bytes
+    return about("Weights", "bytes", None, meaning, ["the model's own shapes"], "exact", n)
+
+
+@rule("inference.activation_bytes")
+def _activations(book: Any) -> Explanation:
+    found = book.report.inference
+    meaning = f"The most that is alive at once besides the weights, at {found.peak_at}: the rows."
+    n = found.activation_bytes
+    return about("Activations", "bytes", None, meaning, [HELD], "exact", n)
+
+
+@rule("inference.gpu_seconds|host_seconds|flops|max_batch|capacity_bytes|batch|tokens")
+def _given(book: Any, name: str) -> Explanation:
+    what, unit, meaning, source, certainty = {
+        "gpu_seconds": ("Kernels", "seconds", "Of one forward.", ROOFLINE, "assumed"),
+        "host_seconds": ("Kernels started by the host", "seconds", "Of one forward.",
+                         constants.HOST_LAUNCH.source, "measured"),
+        "flops": ("FLOPs of a forward", "FLOP", PER_GPU, "the model's own shapes", "exact"),
+        "max_batch": ("Largest batch", "", "Of which the high end of device memory fits.",
+                      "asked of one batch after another", "assumed"),
+        "capacity_bytes": ("Memory of the GPU", "bytes", "", "datasheet", "datasheet"),
+        "batch": ("Batch", "", "Samples of one forward.", "the plan: serve.concurrency", "exact"),
+        "tokens": ("Tokens of a sample", "tokens", "As many as the model takes, at most.",
+                   "the plan: serve.prompt_len", "exact"),
+    }[name]  # fmt: skip
+    n = getattr(book.report.inference, name)
+    return about(what, unit, None, meaning, [source], certainty, n)
+
+
+@quantity(
+    "inference.allocated_bytes", "Allocated, peak", "bytes", "Of a forward under torch.no_grad."
+)
+def allocated_bytes(x: Any) -> Read:
+    return x.inference.weights_bytes + x.inference.activation_bytes
+
+
+@interval(
+    "inference.device_bytes", "Device memory", "bytes",
+    "With the allocator's slack, cuBLAS's workspace and the CUDA context.",
+)  # fmt: skip
+def device_bytes(x: Any, end: int) -> Read:
+    gpu, c = x.plan.accelerator, constants.CUDA_CONTEXT
+    found = ceil(x.inference.allocated_bytes * x.constant(constants.ALLOCATOR_SLACK, end))
+    if gpu.vendor == "nvidia":
+        found = found + x.constant(constants.cublas_workspace(gpu.architecture), end)
+    own = context(gpu)[end]
+    return found + x.known(c.name, own, "bytes", source=c.source, certainty=c.certainty)
+
+
+@quantity("inference.fits", "Verdict", "", "Whether device memory is no more than the GPU has.")
+def fits(x: Any) -> Read:
+    return fitting(x.inference.device_bytes, x.inference.capacity_bytes)[0]
+
+
+@quantity("inference.verdict", "Verdict", "", "Whether device memory is no more than the GPU has.")
+def verdict(x: Any) -> Read:
+    return fitting(x.inference.device_bytes, x.inference.capacity_bytes)[1]
+
+
+@quantity(
+    "inference.latency_seconds", "Latency", "seconds",
+    "Of one batch: kernels, or the host that starts them, whichever takes longer.", HOW, "assumed",
+)  # fmt: skip
+def latency_seconds(x: Any) -> Read:
+    return largest(x.inference.gpu_seconds, x.inference.host_seconds)
+
+
+@quantity(
+    "inference.samples_per_second", "Throughput", "samples/s", "Of all GPUs, each with a batch.",
+    HOW, "assumed",
+)  # fmt: skip
+def samples_per_second(x: Any) -> Read:
+    return x.inference.batch * x.plan.cluster.gpus / x.inference.latency_seconds
+
+
+@quantity(
+    "inference.tokens_per_second", "Throughput", "tokens/s", "Of all GPUs, each with a batch.",
+    HOW, "assumed",
+)  # fmt: skip
+def tokens_per_second(x: Any) -> Read:
+    if not x.inference.tokens:
+        return None
+    return x.inference.samples_per_second * x.inference.tokens

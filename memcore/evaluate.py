@@ -13,8 +13,8 @@ from memcore.models.families.qwen_tower import SIDE
 from memcore.models.model import Model
 from memcore.plan.model_rules import attention_missing, has_attention
 from memcore.plan.plan import Plan, field_of
-from memcore.report import Report, Serve, Time
-from memcore.serving.forward import inference, infers
+from memcore.report import Inference, Report, Serve, Time
+from memcore.serving.forward import forward_notes, inference, infers
 from memcore.serving.notes import serving_notes
 from memcore.serving.serve import servable, served_by
 from memcore.serving.server import Server
@@ -59,6 +59,7 @@ def evaluate(
     time = training.time() if training else None
     server = server or (Server.of(plan) if servable(plan.architecture) else None)
     served = served or (served_by(server) if server else None)
+    forward = inference(plan) if infers(plan.architecture) else None
     return Report(
         plan=plan.document(),
         parameters=count_of,
@@ -68,12 +69,12 @@ def evaluate(
         time=time,
         run=run_of(plan, time) if time else None,
         serve=served,
-        inference=inference(plan) if infers(plan.architecture) else None,
+        inference=forward,
         together=together(plan, training.step, training.amounts, training.memory)
         if training
         else None,
         ledger=training.counted.ledger if training else (),
-        notes=tuple(_notes(plan, training, served, server)),
+        notes=tuple(_notes(plan, training, served, server, forward)),
         remarks=_remarks(plan, training, time) if training and time else {},
     )
 
@@ -144,7 +145,11 @@ def _without(plan: Plan, path: str, word: str) -> Training | None:
 
 
 def _notes(
-    plan: Plan, training: Training | None, served: Serve | None, server: Server | None
+    plan: Plan,
+    training: Training | None,
+    served: Serve | None,
+    server: Server | None,
+    forward: Inference | None,
 ) -> list[str]:
     """What a reader of the report should know besides its numbers."""
     notes = [*_of_rollouts(plan), *_booking_notes(plan, training is not None)]
@@ -174,9 +179,15 @@ def _notes(
         words = plan.weights
         notes += lacking(plan.accelerator, "Serving", words.product or words.compute)
         return notes + serving_notes(plan, served, server)
+    if forward is not None:
+        notes += lacking(plan.accelerator, "Serving", plan.weights.compute)
+        return [*notes, *forward_notes(plan, forward)]
+    if model.traced:
+        notes.append(f"Serving is not computed: the trace of {model.label} is of training.")
+        return notes
     notes.append(
         f"Serving is not computed: {model.label} is {_what(model)}, which generates nothing and "
-        "has no KV cache."
+        "has no KV cache, and its forward alone is not planned."
     )
     return notes
 

@@ -329,6 +329,7 @@ class Inference:
     weights_bytes: int
     activation_bytes: int
     allocated_bytes: int
+    overheads: tuple[Overhead, ...]
     device_bytes: tuple[int, int]
     capacity_bytes: int
     max_batch: int

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from memcore import Report
     from memcore.plan.measured import Measured
     from memcore.plan.plan import Plan
-    from memcore.report import Time, TogetherMemory
+    from memcore.report import Inference, Time, TogetherMemory
     from memcore.search.measured import Calibrated
 
 ALIKE = 0.99  # of two counts of FLOPs
@@ -395,7 +395,27 @@ def _run(plan: Plan, report: Report) -> Iterable[str]:
     )
 
 
+def _forward(plan: Plan, forward: Inference) -> str:
+    """What one forward of a model that generates nothing needs, and how long it takes."""
+    low, high = map(bytes_text, forward.device_bytes)
+    each = f" of {forward.tokens:,} tokens" if forward.tokens else ""
+    tokens = f", {forward.tokens_per_second:,.0f} tokens/s" if forward.tokens_per_second else ""
+    bound = {"compute": "arithmetic", "hbm": "memory traffic"}.get(forward.bound_by, "the host")
+    return (
+        f"Inference {forward.verdict.upper()}: a batch of {forward.batch:,}{each} needs {low} to "
+        f"{high} of {bytes_text(forward.capacity_bytes)} per GPU; {forward.max_batch:,} fit\n"
+        f"Allocated {bytes_text(forward.allocated_bytes)}: weights "
+        f"{bytes_text(forward.weights_bytes)} ({plan.weights.compute}), activations "
+        f"{bytes_text(forward.activation_bytes)} at {forward.peak_at}\n"
+        f"Latency {seconds_text(forward.latency_seconds)} a batch, limited by {bound}; "
+        f"{forward.samples_per_second:,.0f} samples/s{tokens} on "
+        f"{plan.cluster.gpus:,} GPU{'s' * (plan.cluster.gpus > 1)}"
+    )
+
+
 def _serve(plan: Plan, report: Report) -> Iterable[str]:
+    if report.inference:
+        yield _forward(plan, report.inference)
     serve = report.serve
     if serve is None:
         return

@@ -144,6 +144,10 @@ class Book:
         return _computed(self.report.serve)
 
     @property
+    def inference(self) -> Any:
+        return _computed(self.report.inference)
+
+    @property
     def run(self) -> Any:
         return _computed(self.report.run)
 

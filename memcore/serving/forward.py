@@ -4,11 +4,13 @@ backward would read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 from memcore.hardware import constants
+from memcore.hardware.accelerator import Accelerator
 from memcore.models.blocks import Blocks, build, structure_of
 from memcore.models.families import FAMILIES
 from memcore.models.model import Model
@@ -16,8 +18,8 @@ from memcore.models.stack import Layers, layers_of
 from memcore.plan.plan import Plan
 from memcore.quantity.interval import fitting, interval
 from memcore.quantity.quantity import Explanation, about, rule
-from memcore.quantity.reading import Read, Values, ceil, filled, largest, quantity
-from memcore.report import Inference
+from memcore.quantity.reading import Read, Values, ceil, filled, largest, quantity, total
+from memcore.report import Inference, Overhead
 from memcore.serving.serve import servable
 from memcore.tape.derived import derive
 from memcore.tape.dims import Number
@@ -28,12 +30,15 @@ from memcore.timing.roofline import ROOFLINE, Speed, executions, run, seconds
 from memcore.training.memory import listed
 from memcore.training.overheads import context
 
-DROPOUTS = (
-    *("attention_dropout", "residual_dropout", "embedding_dropout"),
-    *("activation_dropout", "label_dropout"),
+# Families whose peaks were held against PyTorch's (tests/reference/inference.json), within 0.2 %.
+COMPARED = (
+    *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert"),
+    *("nomic_bert", "mpnet", "eurobert", "t5_encoder", "vit", "deit", "dinov2", "dinov3_vit"),
+    *("clip_text_model", "clip_vision_model", "siglip_text_model", "siglip_vision_model"),
+    *("llama", "mistral", "qwen2", "qwen3"),
 )
+OFF = ("deberta-v2",)  # which were 13 to 37 % below them: names of its modules hold more
 MOST = 2**24  # samples of a batch, at most
-TOKENS = "tokens"
 SDPA, EAGER = "sdpa", "eager"
 HELD = (
     "births and deaths of the forward's tensors on a tape; who calls a module holds what it gave, "
@@ -48,9 +53,19 @@ def _held(s: Storage) -> Template:
     )  # fmt: skip
 
 
+def _overheads(gpu: Accelerator) -> Iterator[Overhead]:
+    """What no shape determines: cuBLAS's workspace and the CUDA context."""
+    if gpu.vendor == "nvidia":
+        c = constants.cublas_workspace(gpu.architecture)
+        yield Overhead(c.name, int(c.low), int(c.high), "reserved", c.certainty, c.source)
+    c = constants.CUDA_CONTEXT
+    yield Overhead(c.name, *context(gpu), "device", c.certainty, c.source)
+
+
 def infers(model: Model) -> bool:
     """Whether one forward is all that such a model is asked for, and is known."""
-    return not servable(model) and model.tower is None and model.draft is None
+    several = model.tower or model.draft or model.traced
+    return not (servable(model) or several or model.family in OFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +79,10 @@ class Forward:
     @classmethod
     def of(cls, plan: Plan) -> Forward:
         model = plan.architecture
-        traits = replace(model.traits, **dict.fromkeys(DROPOUTS, False))
+        traits = replace(
+            model.traits, attention_dropout=False, residual_dropout=False,
+            embedding_dropout=False, activation_dropout=False, label_dropout=False,
+        )  # fmt: skip
         quiet = replace(model, traits=traits)
         kinds, layers = layers_of(quiet)
         words = FAMILIES[model.family].attentions
@@ -78,8 +96,6 @@ class Forward:
     def tokens(self) -> int:
         """Of a sample that is asked; 0 of a model that reads no tokens."""
         model, asked = self.plan.architecture, self.plan.serve.prompt_len
-        if model.traced:
-            return asked if TOKENS in model.traced.dims else 0
         return 0 if model.image else min(asked, model.max_positions)
 
     @property
@@ -123,9 +139,7 @@ class Forward:
     @property
     def _around(self) -> tuple[list[Template], list[Template], list[Template]]:
         """What stays while other blocks run: the batch; while layers do, what was embedded; and
-        what all of them read. A traced model's own blocks have it."""
-        if self.plan.architecture.traced:
-            return [], [], []
+        what all of them read."""
         embed = self.blocks.embed
         inputs = [s for s in embed.storages if s.kind == "input"]
         given = [*inputs, *(s for s in embed.named if s not in inputs)]
@@ -165,6 +179,7 @@ class Forward:
             tokens=self.tokens,
             weights_bytes=self.weights(amounts),
             activation_bytes=activations,
+            overheads=tuple(_overheads(self.plan.accelerator)),
             capacity_bytes=self.plan.accelerator.usable_bytes,
             peak_at=at,
             gpu_seconds=gpu,
@@ -199,6 +214,30 @@ def inference(plan: Plan) -> Inference:
     return filled(Inference, x)
 
 
+def forward_notes(plan: Plan, forward: Inference) -> Iterator[str]:
+    """What a reader should know of the forward that is planned in place of a server."""
+    yield (
+        f"{plan.architecture.label} generates nothing: in place of a server one forward of "
+        f"{forward.batch:,} samples at once is planned (serve.concurrency), on each GPU, by "
+        "transformers in eval mode under torch.no_grad, without a cache."
+    )
+    if plan.architecture.family not in COMPARED:
+        yield (
+            f"The peak of {plan.architecture.family} in such a forward was not held against "
+            "PyTorch's: what its modules hold by name may make it some percent more."
+        )
+    if 0 < forward.tokens < plan.serve.prompt_len:
+        yield (
+            f"Samples are planned with {forward.tokens:,} tokens, as many as the model takes, and "
+            f"not {plan.serve.prompt_len:,} (serve.prompt_len)."
+        )
+    if plan.weights.compute != plan.weight_dtype:
+        yield (
+            f"Weights of {plan.architecture.label} are planned in {plan.weights.compute}: "
+            f"{plan.weights.label} (serve.weight_dtype) is of engines that generate."
+        )
+
+
 PER_GPU = "On each GPU, which has all of the model."
 HOW = ("PyTorch in eager mode, with transformers' modules where it has them",)
 
@@ -208,6 +247,13 @@ def _weights(book: Any) -> Explanation:
     meaning = "Parameters, and what modules keep besides (buffers), in the dtype of the weights."
     n = book.report.inference.weights_bytes
     return about("Weights", "bytes", None, meaning, ["the model's own shapes"], "exact", n)
+
+
+@rule("inference.overheads.*.low|high")
+def _overhead(book: Any, i: str, end: str) -> Explanation:
+    o = book.inference.overheads[int(i)]
+    meaning = "No shape determines it: an interval."
+    return about(o.name, "bytes", None, meaning, [o.source], o.certainty, getattr(o, end))
 
 
 @rule("inference.activation_bytes")
@@ -248,12 +294,9 @@ def allocated_bytes(x: Any) -> Read:
     "With the allocator's slack, cuBLAS's workspace and the CUDA context.",
 )  # fmt: skip
 def device_bytes(x: Any, end: int) -> Read:
-    gpu, c = x.plan.accelerator, constants.CUDA_CONTEXT
     found = ceil(x.inference.allocated_bytes * x.constant(constants.ALLOCATOR_SLACK, end))
-    if gpu.vendor == "nvidia":
-        found = found + x.constant(constants.cublas_workspace(gpu.architecture), end)
-    own = context(gpu)[end]
-    return found + x.known(c.name, own, "bytes", source=c.source, certainty=c.certainty)
+    of = x.inference.overheads
+    return total([found, *((o.low, o.high)[end] for o in of)])
 
 
 @quantity("inference.fits", "Verdict", "", "Whether device memory is no more than the GPU has.")

@@ -651,8 +651,9 @@ def _llama(keys: Keys, draft: Draft) -> None:
     if draft.fields.get("serve.max_batched_tokens", ENGINES[LLAMA_CPP].tokens[0]) > batch:
         draft.fields["serve.max_batched_tokens"] = batch
     slots = draft.count(keys, "parallel") or 1
-    draft.put("serve.concurrency", slots, "--parallel", slots)
-    if keys.one("parallel") is None:  # slots that share the context (tools/server/server.cpp)
+    unsaid = keys.one("parallel") is None
+    draft.put("serve.concurrency", slots, "--parallel", "not said: 1" if unsaid else slots)
+    if unsaid:  # slots that share the context (tools/server/server.cpp)
         draft.put("serve.max_num_seqs", 4, "--parallel", "not said: 4 slots")
     context = keys.one("ctx_size")
     unset = str(context).startswith(UNSET)
@@ -693,7 +694,14 @@ def _llama(keys: Keys, draft: Draft) -> None:
         draft.later.append(_all_experts)
     kind = str(keys.one("spec_type")).removeprefix("draft-")
     named = keys.values.get("spec_draft_model") is not None
+    _draft_type(str(keys.values.get("spec_draft_model") or ""), draft)
     keys.values["spec_type"] = None if named or kind == "None" else kind
+
+
+def _draft_type(name: str, draft: Draft) -> None:
+    """A draft's weights are of the type that its own file says."""
+    if said := hub.stored(f"-{name}".removesuffix(".gguf")):
+        draft.put("serve.draft_weight_dtype", said, "--model-draft", name)
 
 
 def _values(draft: Draft) -> None:

@@ -936,6 +936,9 @@ class Train(Section):
 _DRAFTS = serving.DRAFT_HEADS | {name: Word(name, "A preset.") for name in catalog.config_names()}
 
 
+_drafted_by_a_model = _all(*(_not("serve.draft_model", word) for word in serving.DRAFT_HEADS))
+
+
 class Serve(Section):
     engine: str = choice(
         engines.CHOICES,
@@ -1162,6 +1165,14 @@ class Serve(Section):
         names=("speculative_model", "speculative_algorithm", "speculative_draft_model_path"),
         own=lambda text: draft_from(text).label,
         when=_not("serve.draft_tokens", 0),
+    )
+    draft_weight_dtype: str = choice(
+        stored.SERVED_DTYPES,
+        "auto",
+        "Draft weight dtype",
+        "How the weights of a draft that is a model of its own are stored; auto: as the model's.",
+        key="ddtype",
+        when=_drafted_by_a_model,
     )
     draft_acceptance: float = number(
         0.7,

@@ -59,7 +59,7 @@ from memcore.timing.roofline import Execution, executions
 from memcore.words import serving
 from memcore.words.engines import ENGINES, LLAMA_CPP, VLLM, Engine
 from memcore.words.serving import EAGLE, KV_CACHES, MULTI_TOKEN, NO_DRAFT, RUNTIMES, CacheManager
-from memcore.words.stored import KV_DTYPES, WeightDtype, bits
+from memcore.words.stored import AS_KEYS, AS_PUBLISHED, KV_DTYPES, WeightDtype, bits
 
 EAGLE_VOCABULARY = 32_000  # draft_vocab_size of the published EAGLE-3 heads
 VOCAB_MULTIPLE = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
@@ -619,7 +619,8 @@ FEW_BITS = 8
 
 def _drafting(plan: Plan) -> Plan:
     """The plan of a draft: the same GPUs, dtypes and cache, without a draft of its own. Where it
-    guesses several tokens at once, a forward has as many."""
+    guesses several tokens at once, a forward has as many. llama.cpp caches in fp16 for it, whatever
+    it does for the model (common/common.h of November 2026: common_params_speculative)."""
     document, word, target = plan.document(), plan.serve.draft_model, plan.architecture
     document["serve"] |= {"draft_tokens": 0, "draft_model": NO_DRAFT, "offload_weights": 0.0}
     document["serve"] |= {"tp": plan.serving_tp, "pp": 1, "gpu_layers": 0, "cpu_moe_layers": 0}
@@ -633,6 +634,10 @@ def _drafting(plan: Plan) -> Plan:
         document["serve"]["draft_tokens"] = trained.tokens(plan.serve.draft_tokens) - 1
     elif draft:
         document["model"] = word
+        if plan.serve.draft_weight_dtype != AS_PUBLISHED:
+            document["serve"]["weight_dtype"] = plan.serve.draft_weight_dtype
+        if plan.engine == LLAMA_CPP:
+            document["serve"] |= {"kv_dtype": "fp16", "value_dtype": AS_KEYS}
     read = {"seq_len": 1}  # nothing is trained
     if draft is None and target.tower:  # whose images have to fit in
         read = {name: document["train"][name] for name in ("seq_len", "images", "image_size")}

@@ -236,3 +236,15 @@ def test_files_of_drafts_are_explained(model, name):
     book = Book(plan, found)
     for number in ("table_bytes", "kv_bytes_per_token", "tpot_seconds", "kv_budget_bytes"):
         assert book.explain(f"serve.{number}").value == pytest.approx(getattr(found.serve, number))
+
+
+def test_llama_cpp_has_the_drafts_own_types():
+    """Weights of the draft's own file; its cache is in fp16 whatever the model's is."""
+    fields = {"engine": "llama.cpp", "weight_dtype": "q4_k_m", "draft_model": "qwen3-0.6b"}
+
+    def drafting(**more):
+        return Server.of(report("qwen3-8b", kv_dtype="q8_0", **fields, **more)[0]).draft.plan
+
+    assert drafting().serve.weight_dtype == "q4_k_m"
+    own = drafting(draft_weight_dtype="q8_0").serve
+    assert (own.weight_dtype, own.kv_dtype, own.value_dtype) == ("q8_0", "fp16", "same")

@@ -18,6 +18,7 @@ HOW = (
     "`memplan evaluate traced.json`, or drop traced.json on the page (the extra [trace] brings "
     "what that needs: `pip install -e '.[trace]'` in a clone)"
 )
+OWN = "trace its module: `memplan trace FILE.py:FUNCTION`, then `memplan evaluate` what it writes"
 TRACE = f"is no family that Memplan has by hand: {HOW}"
 
 
@@ -52,6 +53,12 @@ def name(called: str) -> str:
     """Why a model that is called so is not planned, or ''."""
     last = called.rstrip("/").rpartition("/")[2].lower()
     return _first("names", last, r"\A")
+
+
+def config(kind: str) -> str:
+    """Why an architecture is not planned that transformers does not know either, or ''."""
+    why = _first("architectures", kind, r"\A")
+    return f"architecture {shown(kind)}: {why} by a config.json; {OWN}" if why else ""
 
 
 def architecture(config: Mapping[str, Any]) -> str:

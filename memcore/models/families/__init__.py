@@ -114,7 +114,7 @@ def from_config(config: Mapping[str, Any], label: str = "") -> Model:
     if family is None:
         if wrappers.is_wrapper(config):
             return _wrapped(config, label)
-        message = (
+        message = unplanned.config(kind) or (
             f"architecture {shown(kind)} {unplanned.TRACE}. {_known(kind)}. If its layers are "
             "those of one of them, name that one's class in architectures; if a language model is "
             "a part of it, give that part's config.json; to plan a language model of its size, "

@@ -34,6 +34,7 @@ from memcore.plan.plan import (
     value_text,
 )
 from memcore.search.change import differences
+from memcore.serving.forward import infers
 from memcore.units import count_text, parse_count
 from memcore.words.stored import AS_PUBLISHED
 from memcore.words.word import Word
@@ -72,7 +73,12 @@ def draw(place: str, page: str) -> None:
     files.draw()
     _heading("Hardware")
     _hardware()
-    if place == "Serve":
+    alone = place == "Serve" and infers(state.plan().architecture)
+    if alone:
+        _heading("Batch")
+        tokens = () if state.plan().architecture.image else ("serve.prompt_len",)
+        _fields(("serve.concurrency", *tokens, "serve.weight_dtype"))
+    elif place == "Serve":
         _heading("Load")
         _fields(LOAD)
         _heading("Engine")
@@ -89,7 +95,7 @@ def draw(place: str, page: str) -> None:
     _heading("All settings")
     _find()
     for title, home in GROUPS.items():
-        if home in HOMES[place] or home == page:
+        if (home in HOMES[place] and not alone) or home == page:
             parts.folded(title, _group, title, unfolded=home == place == "RL")
     _examples()
     _marks()

@@ -16,8 +16,9 @@ from app.text import VERDICTS, plain
 from memcore.models import catalog
 from memcore.plan.link import NOT_HELD, is_held, nearest
 from memcore.plan.plan import Plan, change_texts, get
-from memcore.report import Memory, Report, Run, Serve, TogetherMemory
+from memcore.report import Inference, Memory, Report, Run, Serve, TogetherMemory
 from memcore.search.prices import own_price
+from memcore.serving.forward import forward_notes
 from memcore.serving.notes import serving_notes
 from memcore.serving.serve import REMEDY, nothing_fits, verdict
 from memcore.units import (
@@ -47,16 +48,22 @@ def draw(place: str) -> None:
         st.warning(f"**No link holds this plan:** {NOT_HELD}.", icon=":material/link_off:")
     report, pinned = state.report(), state.pinned()
     serve = report.serve if place == "Serve" else None
+    forward = report.inference if place == "Serve" else None
     together = report.together if place == "RL" else None
     _title(serve, together)
     with st.container(key="strip", gap=None):
-        if serve:
+        if forward:
+            _inference(forward, pinned.inference if pinned else None)
+        elif serve:
             _serving(serve, pinned.serve if pinned else None)
         elif together:
             _together(together)
         else:
             _training(report, pinned)
-    if serve:
+    if forward:
+        line.draw([Item(in_words(note)) for note in forward_notes(state.plan(), forward)],
+                  "small_print")  # fmt: skip
+    elif serve:
         _serving_print(serve)
     else:
         _small_print(report, pinned, "The training step alone:" if together else "")
@@ -191,6 +198,27 @@ def _training(report: Report, pinned: Report | None) -> None:
     line.draw(items, "strip_line")
     if memory:
         _memory_bar(bar.of_training(memory))
+
+
+def _inference(forward: Inference, pinned: Inference | None) -> None:
+    """Whether a batch fits, the largest that does, and how fast it is."""
+    low, high = forward.device_bytes
+    how = f"{_span(low, high)} of {gib_text(forward.capacity_bytes)} per GPU"
+    then = pinned and (pinned.latency_seconds, pinned.samples_per_second, pinned.max_batch)
+    latency, rate, most = then or (None, None, None)
+    items = [
+        _verdict(forward.verdict, f"A batch of {forward.batch:,}", how, "inference.device_bytes"),
+        *_figures(
+            (
+                ("inference.max_batch", " samples fit", forward.max_batch, most, count_text),
+                ("inference.latency_seconds", " a batch", forward.latency_seconds, latency,
+                 seconds_text),
+                ("inference.samples_per_second", " samples/s", forward.samples_per_second, rate,
+                 count_text),
+            )
+        ),
+    ]  # fmt: skip
+    line.draw(items, "strip_line")
 
 
 def _room(memory: Memory, pinned: int | None) -> str:

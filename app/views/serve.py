@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import charts, elements, measured, parts, rest, serving, shared, state
+from app import charts, elements, measured, parts, rest, serving, shared, state, tables
 from memcore.plan.keys import LOOK
 
 report, plan = state.report(), state.plan()
@@ -25,5 +25,13 @@ if report.serve:
             st.markdown("##### Memory of one serving GPU")
             elements.chart("serving_memory", charts.serving_memory(report.serve, n))
             elements.table("serving", elements.figures(shared.book(plan), "serving"))
+elif report.inference:
+    with st.container(key="halves"):
+        with st.container():
+            st.markdown("##### One forward on each GPU")
+            elements.table("inference", elements.figures(shared.book(plan), "inference"))
+        with st.container():
+            st.markdown("##### The largest tensors at its peak")
+            elements.table("inference_rows", tables.largest(report.inference.rows))
 else:
     parts.absent("Serving")

@@ -2,62 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from memcore.errors import Issue, PlanError, shown
-
-
-@dataclass(frozen=True)
-class Input:
-    """One input: its dimensions, each a whole number, a name, or a number times a name as 8*height;
-    its dtype as torch's word ('float' for the trace's own); `below` what its integers are."""
-
-    dims: tuple[str, ...]
-    dtype: str = "float"
-    below: int = 2
-
-
-@dataclass(frozen=True)
-class Target:
-    """build() makes the module on the default device; `loss`: of its result and the inputs;
-    `inputs`: by their names; `label`: what people call it; `source`: what it was made of."""
-
-    label: str
-    source: str
-    build: Callable[[], Any]
-    inputs: Mapping[str, Input]
-    loss: Callable[[Any, Mapping[str, Any]], Any]
-    packages: tuple[str, ...] = ()
-
-
-def refuse(message: str) -> PlanError:
-    """An error that names the target."""
-    return PlanError([Issue("target", message)])
+from memcore.errors import shown
+from memcore.tracing import signatures
+from memcore.tracing.inputs import Input, Target, refuse
 
 
 def target_of(word: str, dims: Mapping[str, tuple[str, ...]]) -> Target:
     """What a word names: timm:NAME, diffusers:FOLDER or :CLASS, FILE.py:FUNCTION, a config.json or
     a preset. `dims`: those that the user named for inputs."""
     before, _, after = word.partition(":")
-    if before == "timm":
-        found = _timm(after)
-    elif before == "diffusers":
-        found = _diffusers(after)
-    elif before.endswith(".py"):
-        found = _own(before, after)
+    if before.endswith(".py"):
+        target = _own(before, after)
     else:
-        found = _transformers(word)
-    unknown = [name for name in dims if name not in found.inputs]
+        target = _PACKAGES.get(before, lambda _: _transformers(word))(after)
+    unknown = [name for name in dims if name not in target.inputs]
     if unknown:
-        there = ", ".join(found.inputs)
+        there = ", ".join(target.inputs)
         raise refuse(f"it has no input called {shown(unknown[0])}; its inputs are {there}")
-    inputs = dict(found.inputs)
+    inputs = dict(target.inputs)
     for name, given in dims.items():
         old = inputs[name]
         if old.dims and len(old.dims) != len(given):
@@ -65,27 +36,40 @@ def target_of(word: str, dims: Mapping[str, tuple[str, ...]]) -> Target:
                 f"its input {name} has {len(old.dims)} dimensions ({', '.join(old.dims)}), and "
                 f"{len(given)} are named"
             )
-        inputs[name] = Input(given, old.dtype, old.below)
-    return Target(found.label, found.source, found.build, inputs, found.loss, found.packages)
+        inputs[name] = dataclasses.replace(old, dims=given)
+    return dataclasses.replace(target, inputs=inputs, others=() if dims else target.others)
 
 
-def _first(out: Any) -> Any:
-    """The tensor that a model's result is, or has first."""
+_MAIN = ("loss", "sample", "logits")  # of a result of several, what alone is trained
+
+
+def _trained(out: Any) -> list[Any]:
+    """The tensors of a result that are trained: its loss or main part, else all with a gradient."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
-    if isinstance(out, torch.Tensor):
-        return out
-    for name in ("loss", "sample", "logits", "last_hidden_state"):
-        if getattr(out, name, None) is not None:
-            return getattr(out, name)
-    listed = list(out.values()) if isinstance(out, Mapping) else list(out)
-    return _first(listed[0])
+    for name in _MAIN:
+        part = out.get(name) if isinstance(out, Mapping) else getattr(out, name, None)
+        if isinstance(part, torch.Tensor):
+            return [part]
+    if dataclasses.is_dataclass(out) and not isinstance(out, Mapping):
+        out = [getattr(out, of.name) for of in dataclasses.fields(out)]
+    parts = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.requires_grad]
+    if not parts:
+        raise refuse("its result has no tensor with a gradient, so that there is no loss")
+    return parts
 
 
 def own_loss(out: Any, _: Mapping[str, Any]) -> Any:
-    """A model's own loss where it gives one number, else the mean square of its result."""
-    out = _first(out)
-    return out if out.dim() == 0 else out.float().pow(2).mean()
+    """A model's own loss where it gives one number, else the mean square of each of its results."""
+    import torch
+
+    total = None
+    for t in _trained(out):
+        real = torch.view_as_real(t) if t.is_complex() else t
+        part = real if real.dim() == 0 else real.float().pow(2).mean()
+        total = part if total is None else total + part
+    return total
 
 
 def _classes(out: Any, inputs: Mapping[str, Any]) -> Any:
@@ -98,7 +82,7 @@ def _classes(out: Any, inputs: Mapping[str, Any]) -> Any:
 def _noise(out: Any, inputs: Mapping[str, Any]) -> Any:
     import torch
 
-    out = _first(out)
+    out = _trained(out)[0]
     return torch.nn.functional.mse_loss(out.float(), torch.empty_like(out).float())
 
 
@@ -111,26 +95,42 @@ def _timm(name: str) -> Target:
         return timm.create_model(name, pretrained=False)
 
     inputs = {"x": Input(("batch", "3", "height", "width"))}
-    return Target(name, f"timm:{name}", build, inputs, _classes, ("timm",))
+    config = timm.get_pretrained_cfg(name)
+    side = {"image_size": list(config.input_size[1:])} if config else {}
+    _, *others = signatures.alternatives(inputs, side)
+    return Target(name, f"timm:{name}", build, inputs, _classes, ("timm",), tuple(others))
 
 
-# Inputs of diffusers' denoisers, by class; words in braces are keys of their configs.
-_DENOISERS: dict[str, dict[str, Input]] = {
-    "UNet2DConditionModel": {
-        "sample": Input(("batch", "{in_channels}", "height", "width")),
-        "timestep": Input(("batch",)),
-        "encoder_hidden_states": Input(("batch", "text", "{cross_attention_dim}")),
-    },
-    "FluxTransformer2DModel": {
-        "hidden_states": Input(("batch", "tokens", "{in_channels}")),
-        "encoder_hidden_states": Input(("batch", "text", "{joint_attention_dim}")),
-        "pooled_projections": Input(("batch", "{pooled_projection_dim}")),
-        "timestep": Input(("batch",)),
-        "img_ids": Input(("tokens", "3")),
-        "txt_ids": Input(("text", "3")),
-        "guidance": Input(("batch",)),
-    },
-}
+_CLIP = ("batch", "3", "frames", "height", "width")
+
+
+def _torchvision(name: str) -> Target:
+    vision: Any = _package("torchvision")
+    if name not in vision.models.list_models():
+        raise refuse(f"torchvision has no model {shown(name)}")
+
+    def build() -> Any:
+        takes = "weights_backbone" if "rcnn" in name or "_" in name else ""
+        try:
+            return vision.models.get_model(name, weights=None, **({takes: None} if takes else {}))
+        except TypeError:
+            return vision.models.get_model(name, weights=None)
+
+    def loss(out: Any, inputs: Mapping[str, Any]) -> Any:
+        if hasattr(out, "logits") or isinstance(out, Mapping) or out.dim() != 2:
+            return own_loss(out, inputs)
+        return _classes(out, inputs)
+
+    image: dict[str, Input] = {"x": Input(("batch", "3", "height", "width"))}
+    _, *others = signatures.alternatives(image, {"image_size": 224})
+    return Target(
+        name, f"torchvision:{name}", build, image, loss, ("torchvision",),
+        (*others, {"x": Input(_CLIP)}, {"x": Input(("batch", "3", "16", "224", "224"))}),
+        {"frames": 16},
+    )  # fmt: skip
+
+
+_LATENT = {"height": 64, "width": 96, "frames": 9}  # what denoisers are traced at
 
 
 def _diffusers(word: str) -> Target:
@@ -141,13 +141,9 @@ def _diffusers(word: str) -> Target:
     if file.exists():
         config = _json(file / "config.json" if file.is_dir() else file)
         kind = str(config.get("_class_name", ""))
-    if kind not in _DENOISERS or not hasattr(diffusers, kind):
-        known = ", ".join(_DENOISERS)
-        raise refuse(
-            f"{shown(kind or word)} is no class of diffusers whose inputs are known ({known}); "
-            "write FILE.py:FUNCTION that returns the module and a dict of example inputs"
-        )
-    made: Any = getattr(diffusers, kind)
+    made: Any = getattr(diffusers, kind, None) if kind.isidentifier() else None
+    if not hasattr(made, "from_config"):
+        raise refuse(f"{shown(kind or word)} is no class of diffusers")
 
     def build() -> Any:
         return made.from_config(config)
@@ -156,23 +152,22 @@ def _diffusers(word: str) -> Target:
 
     with torch.device("meta"):
         settled = dict(build().config)
-
-    def spelled(dim: str) -> str:
-        return str(settled[dim[1:-1]]) if dim.startswith("{") else dim
-
-    inputs = {
-        name: Input(tuple(map(spelled, given.dims)), given.dtype, given.below)
-        for name, given in _DENOISERS[kind].items()
-    }
-    if kind == "FluxTransformer2DModel" and not settled.get("guidance_embeds"):
-        del inputs["guidance"]
+    inputs = signatures.inputs_of(made.forward, settled)
+    if not settled.get("guidance_embeds", "guidance_embeds" not in settled):
+        inputs.pop("guidance", None)
+    if "num_frames" in inputs and "hidden_states" in inputs:
+        batch, _, channels = inputs["hidden_states"].dims
+        inputs["hidden_states"] = Input((batch, "frames*height*width", channels))
     if settled.get("addition_embed_type") == "text_time":
         ids = settled["addition_time_embed_dim"]
         text = settled["projection_class_embeddings_input_dim"] - 6 * ids
         inputs["added_cond_kwargs.text_embeds"] = Input(("batch", str(text)))
         inputs["added_cond_kwargs.time_ids"] = Input(("batch", "6"))
     label = kind if not file.exists() else f"{file.stem} ({kind})"
-    return Target(label, f"diffusers:{word}", build, inputs, _noise, ("diffusers",))
+    first, *others = signatures.alternatives(inputs, settled)
+    return Target(
+        label, f"diffusers:{word}", build, first, _noise, ("diffusers",), tuple(others), _LATENT
+    )
 
 
 def _own(path: str, function: str) -> Target:
@@ -190,8 +185,7 @@ def _own(path: str, function: str) -> Target:
     made: Any = getattr(module, function, None)
     if made is None:
         raise refuse(f"{file.name} has no function {shown(function)}")
-    with torch.device("meta"):
-        given = made()
+    given = without_values(made)
     if not (
         isinstance(given, tuple)
         and len(given) == 2
@@ -200,23 +194,79 @@ def _own(path: str, function: str) -> Target:
     ):
         raise refuse(f"{function} must return a module and a dict of example inputs")
 
-    def word(t: Any) -> str:
-        return "float" if t.is_floating_point() else str(t.dtype).removeprefix("torch.")
+    def made_of(t: Any) -> Input:
+        if not isinstance(t, torch.Tensor):
+            return Input((), "as it is", value=t)
+        word = "float" if t.is_floating_point() else str(t.dtype).removeprefix("torch.")
+        return Input(tuple(map(str, t.shape)), word)
 
-    inputs = {
-        name: Input(tuple(map(str, t.shape)), word(t))
-        for name, t in given[1].items()
-        if isinstance(t, torch.Tensor)
-    }
-    return Target(
-        f"{file.stem}.{function}", f"{file.name}:{function}", lambda: made()[0], inputs, own_loss
-    )
+    inputs: dict[str, Input] = {}
+    for name, t in given[1].items():
+        if isinstance(t, dict):
+            inputs |= {f"{name}.{key}": made_of(inner) for key, inner in t.items()}
+        else:
+            inputs[name] = made_of(t)
+    label = f"{file.stem}.{function}"
+    return Target(label, f"{file.name}:{function}", lambda: made()[0], inputs, own_loss)
+
+
+def without_values(build: Any) -> Any:
+    """What build() gives, on torch's meta device; where its code needs values, on the CPU, where
+    memory that nothing writes to takes none."""
+    import torch
+    from torch.nn import init
+
+    try:
+        with torch.device("meta"):
+            return build()
+    except (NotImplementedError, RuntimeError):
+        names = [n for n in dir(init) if n.endswith("_") and not n.startswith("_")]
+        theirs = {n: getattr(init, n) for n in names}
+        try:
+            for n in names:
+                setattr(init, n, lambda t, *_, **__: t)
+            return build()
+        finally:
+            for n, function in theirs.items():
+                setattr(init, n, function)
+
+
+# Heads of transformers that are tried in this order where a config names no class.
+_HEADS = (
+    "AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq",
+    "AutoModelForImageTextToText", "AutoModelForMaskedLM", "AutoModelForImageClassification",
+    "AutoModelForObjectDetection", "AutoModelForUniversalSegmentation",
+    "AutoModelForSemanticSegmentation", "AutoModelForCTC", "AutoModelForAudioClassification",
+    "AutoModel",
+)  # fmt: skip
+_EVERY_TOKEN = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForTokenClassification")
+_TARGETS = ("ForConditionalGeneration", "ForSeq2SeqLM")
+_ONE = ("ForSequenceClassification", "ForImageClassification", "ForAudioClassification")
+
+
+def _class_of(transformers: Any, cfg: Any) -> Any:
+    """The class of a config: the one that it names, else the first head that there is."""
+    for name in cfg.architectures or ():
+        if hasattr(transformers, name):
+            return getattr(transformers, name)
+    for head in _HEADS:
+        mapping = getattr(transformers, head)._model_mapping
+        if type(cfg) in mapping:
+            found = mapping[type(cfg)]
+            return found[0] if isinstance(found, (list, tuple)) else found
+    raise refuse(f"transformers has no model of {shown(cfg.model_type)}")
 
 
 def _transformers(word: str) -> Target:
     transformers: Any = _package("transformers")
     file = Path(word)
-    if file.is_file():
+    before, _, name = word.partition(":")
+    if before == "transformers":
+        config: dict[str, Any] = {"model_type": name}
+        if hasattr(transformers, name) and hasattr(getattr(transformers, name), "config_class"):
+            kind = getattr(transformers, name).config_class.model_type
+            config = {"model_type": kind, "architectures": [name]}
+    elif file.is_file():
         config = _json(file)
     else:
         from memcore.models import catalog
@@ -230,17 +280,56 @@ def _transformers(word: str) -> Target:
         cfg = transformers.AutoConfig.for_model(kind, **settings)
     except ValueError as e:
         raise refuse(f"transformers does not know model_type {shown(kind)}: {e}") from e
-    cfg.use_cache = False
+    made = _class_of(transformers, cfg)
+    for inner in (cfg, cfg.get_text_config()):
+        inner.use_cache = False
+    if cfg.get_text_config().pad_token_id is None:
+        cfg.get_text_config().pad_token_id = 0  # heads that classify look for it
 
     def build() -> Any:
-        return transformers.AutoModelForCausalLM.from_config(cfg, attn_implementation="sdpa")
+        try:
+            return made._from_config(cfg, attn_implementation="sdpa")
+        except (ValueError, ImportError):
+            return made._from_config(cfg, attn_implementation="eager")
 
-    vocab = cfg.get_text_config().vocab_size
-    ids = Input(("batch", "tokens"), "int64", vocab)
+    inputs = _transformers_inputs(made, cfg)
     label = file.stem if not file.is_file() else kind
+    flat = {**cfg.get_text_config().to_dict(), **_inner(cfg, "vision_config"), **cfg.to_dict()}
+    first, *others = signatures.alternatives(inputs, flat)
     return Target(
-        label, word, build, {"input_ids": ids, "labels": ids}, own_loss, ("transformers",)
+        label, word, build, first, own_loss, ("transformers",), tuple(others), {"frames": 300}
     )
+
+
+def _inner(cfg: Any, key: str) -> dict[str, Any]:
+    inner = getattr(cfg, key, None)
+    return dict(inner.to_dict()) if hasattr(inner, "to_dict") else {}
+
+
+def _transformers_inputs(made: Any, cfg: Any) -> dict[str, Input]:
+    """Inputs of a class of transformers; those of its labels as its name says."""
+    name = made.__name__
+    text = cfg.get_text_config()
+    takes = inspect.signature(made.forward).parameters
+    wanted = [w for w in (made.main_input_name, "input_ids", "pixel_values") if w in takes]
+    if "encoder_outputs" in takes and "decoder_input_ids" in takes:
+        wanted.append("decoder_input_ids")
+    flat = {**_inner(cfg, "vision_config"), **_inner(cfg, "text_config"), **cfg.to_dict()}
+    found = signatures.inputs_of(made.forward, flat, tuple(wanted))
+    vocab = getattr(text, "vocab_size", None) or 2
+    for ids in ("input_ids", "decoder_input_ids"):
+        if ids in found:
+            found[ids] = dataclasses.replace(found[ids], below=vocab)
+    if "labels" in takes and "labels" not in found:
+        of_decoder = "decoder_input_ids" in found
+        if name.endswith(_EVERY_TOKEN) or (name.endswith(_TARGETS) and not of_decoder):
+            if "input_ids" in found:
+                found["labels"] = found["input_ids"]
+        elif name.endswith(_TARGETS):
+            found["labels"] = found["decoder_input_ids"]
+        elif name.endswith(_ONE):
+            found["labels"] = Input(("batch",), "int64", 2)
+    return found
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -284,3 +373,6 @@ def _package(name: str) -> Any:
         raise refuse(
             f"{name} is not installed, and this target needs it: pip install {name}"
         ) from e
+
+
+_PACKAGES = {"timm": _timm, "torchvision": _torchvision, "diffusers": _diffusers}

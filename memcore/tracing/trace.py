@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
+import math
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +19,16 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from memcore.errors import PlanError
 from memcore.models.traced.expression import ExpressionError, Sum
-from memcore.models.traced.file import BATCH, MARK, VERSION
+from memcore.models.traced.file import BATCH, MARK, VERSION, read
+from memcore.tracing.folding import MissingError, shorten, unfold
+from memcore.tracing.inputs import Input, Target, refuse
 from memcore.tracing.recorder import BACKWARD, Recorder, Segment, Storage
 from memcore.tracing.stand_ins import STAND_INS, stand_ins
 from memcore.tracing.symbols import Symbols
-from memcore.tracing.targets import Input, Target, refuse
+from memcore.tracing.targets import without_values
+from memcore.tracing.values import CHOSEN, Values
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 WORDS = {
@@ -29,7 +36,7 @@ WORDS = {
     torch.int64: "int64", torch.int32: "int32", torch.bool: "bool", torch.uint8: "uint8",
     torch.complex64: "complex64",
 }  # fmt: skip
-EXAMPLES = {BATCH: 3, "height": 256, "width": 320, "tokens": 160, "text": 80}
+EXAMPLES = {BATCH: 7, CHOSEN: 40, "height": 256, "width": 320, "tokens": 160, "text": 80}
 EXAMPLE = 96  # of a dimension of another name
 TABLES = (torch.nn.Embedding, torch.nn.EmbeddingBag)  # modules that rows are looked up in
 _RELATIONS = {"Eq": "==", "Unequality": "!=", "Equality": "==", "StrictLessThan": "<",
@@ -47,25 +54,18 @@ class _Run:
     symbols: Symbols
     guards: list[Any]
     used: set[str]
+    taken: dict[str, str]
 
 
 def names_of(inputs: Mapping[str, Input]) -> tuple[str, ...]:
     """The dimensions that inputs name, each once."""
-    found: dict[str, None] = {}
-    for given in inputs.values():
-        for dim in given.dims:
-            name = dim.partition("*")[2] or dim
-            if not name.isdigit():
-                found[name] = None
-    return tuple(found)
+    parts = (part for i in inputs.values() for dim in i.dims for part in dim.split("*"))
+    return tuple(dict.fromkeys(part for part in parts if not part.isdigit()))
 
 
 def _size(dim: str, sizes: Mapping[str, Any]) -> Any:
     """The size of a dimension as Input has it."""
-    factor, star, name = dim.partition("*")
-    if star:
-        return int(factor) * sizes[name]
-    return int(dim) if dim.isdigit() else sizes[dim]
+    return math.prod(int(part) if part.isdigit() else sizes[part] for part in dim.split("*"))
 
 
 def _placed(model: torch.nn.Module) -> None:
@@ -91,8 +91,7 @@ def _model(target: Target, dtype: torch.dtype) -> torch.nn.Module:
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(dtype)
-        with torch.device("meta"):
-            model = target.build()
+        model = without_values(target.build)
     finally:
         torch.set_default_dtype(before)
     assert isinstance(model, torch.nn.Module)
@@ -104,7 +103,12 @@ def _inputs(target: Target, sizes: Mapping[str, Any], dtype: torch.dtype) -> dic
     found: dict[str, Any] = {}
     for key, given in target.inputs.items():
         shape = [_size(dim, sizes) for dim in given.dims]
-        if given.dtype == "float":
+        t: Any
+        if given.dtype == "as it is":
+            t = given.value
+        elif given.dtype == "size":
+            t = shape[0]
+        elif given.dtype == "float":
             t = torch.empty(shape, dtype=dtype)
         else:
             t = torch.zeros(shape, dtype=getattr(torch, given.dtype))
@@ -120,7 +124,7 @@ def _tensors(inputs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
     for t in inputs.values():
         if isinstance(t, dict):
             yield from _tensors(t)
-        else:
+        elif isinstance(t, torch.Tensor):
             yield t
 
 
@@ -160,31 +164,39 @@ def units_of(model: torch.nn.Module) -> set[str]:
     return found
 
 
-def _run(target: Target, dtype: torch.dtype, sizes: Mapping[str, int], fixed: set[str]) -> _Run:
-    """Forward and backward on fake tensors; all sizes but the `fixed` ones are symbols."""
+def _run(
+    target: Target, model: torch.nn.Module, dtype: torch.dtype, sizes: Mapping[str, int],
+    fixed: Set[str],
+) -> _Run:  # fmt: skip
+    """Forward and backward on fake tensors; all sizes but the `fixed` ones are symbols, of which
+    there are none where all are fixed: PyTorch itself then says each size."""
+    symbolic = not sizes.keys() <= fixed
     env = ShapeEnv(duck_shape=False)
-    mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True, static_shapes=False)
-    model = _model(target, dtype)
+    mode = FakeTensorMode(
+        shape_env=env if symbolic else None, allow_non_fake_inputs=True, static_shapes=not symbolic
+    )
     names = {id(m): name for name, m in model.named_modules()}
     known: dict[Any, Sum] = {}
     with mode:
         _placed(model)
-    whole: dict[str, Any] = dict(sizes)
+    sized: dict[str, Any] = dict(sizes)
     for name in sizes:
         if name in fixed:
             continue
         context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
         example = torch.empty(sizes[name], device="meta")
         t = mode.from_tensor(example, symbolic_context=context, source=ConstantSource(name))
-        whole[name] = t.shape[0]
+        sized[name] = t.shape[0]
         known[t.shape[0].node.expr] = Sum.name(name)
     own = [*model.parameters(), *model.buffers()]
     own += [t for m in model.modules() for t in vars(m).values() if isinstance(t, torch.Tensor)]
     tables = {f"{name}.weight": m.weight for name, m in model.named_modules()
               if isinstance(m, TABLES)}  # fmt: skip
     recorder = Recorder(names, units_of(model), own, tables)
-    with stand_ins(recorder.tell) as used, mode, enable_python_dispatcher():
-        inputs = _inputs(target, whole, dtype)
+    values = Values(sized.get(CHOSEN))
+    dispatcher = enable_python_dispatcher() if symbolic else contextlib.nullcontext()
+    with stand_ins(recorder.tell) as used, mode, dispatcher, values:
+        inputs = _inputs(target, sized, dtype)
         for t in _tensors(inputs):
             recorder.born(t, "input")
         with recorder.watching(model):
@@ -195,7 +207,54 @@ def _run(target: Target, dtype: torch.dtype, sizes: Mapping[str, int], fixed: se
             loss.backward()
             recorder.mark_gradients(dict(model.named_parameters()))
         del loss, inputs
-    return _Run(recorder, model, Symbols(known, env.replace), list(env.guards), used)
+    symbols = Symbols(known, env.replace)
+    return _Run(recorder, model, symbols, list(env.guards), used, values.taken)
+
+
+def _settled(
+    target: Target, dtype: torch.dtype, at: Mapping[str, int]
+) -> tuple[Target, dict[str, int]]:
+    """The target with those of its inputs that its model runs with, and its sizes. Raises what
+    the first of them failed with."""
+    first: Exception | None = None
+    for inputs in (target.inputs, *target.others):
+        trial = dataclasses.replace(target, inputs=inputs)
+        model = _model(target, dtype)
+        shorten(model)
+        sizes = {
+            name: at.get(name) or target.at.get(name) or EXAMPLES.get(name, EXAMPLE)
+            for name in names_of(inputs)
+        }
+        values = Values(EXAMPLES[CHOSEN])
+        try:
+            with stand_ins(), FakeTensorMode(allow_non_fake_inputs=True):
+                _placed(model)
+                with values:
+                    given = _inputs(trial, sizes, dtype)
+                    trial.loss(model(**given), given)
+        except Exception as e:
+            first = first or e
+            continue
+        if "a choice by values" in values.taken.values():
+            sizes[CHOSEN] = at.get(CHOSEN) or EXAMPLES[CHOSEN]
+        return trial, sizes
+    assert first
+    raise first
+
+
+def _recorded(
+    target: Target, dtype: torch.dtype, sizes: Mapping[str, int], fixed: Set[str], fold: bool
+) -> _Run:
+    """A run whose sizes are symbols. Of a model with many repeated blocks (`fold`) that is a run of
+    the whole model with numbers, and one of a model of each block once, which says what the numbers
+    are; it takes seconds where the other takes minutes."""
+    short = _model(target, dtype)
+    if not (fold and shorten(short)):
+        return _run(target, _model(target, dtype), dtype, sizes, fixed)
+    small = _run(target, short, dtype, sizes, fixed)
+    found = _run(target, _model(target, dtype), dtype, sizes, sizes.keys())
+    unfold(found.recorder, small.recorder, small.symbols, sizes)
+    return dataclasses.replace(found, symbols=small.symbols, guards=small.guards)
 
 
 def _failed(e: Exception, target: Target) -> Exception:
@@ -225,47 +284,83 @@ def trace(
 ) -> dict[str, Any]:  # fmt: skip
     """The model file of a target. `at`: sizes of the example; `say` hears what is being done;
     `checks`: how many points PyTorch's own totals are asked at."""
-    names = names_of(target.inputs)
-    sizes = {name: (at or {}).get(name) or EXAMPLES.get(name, EXAMPLE) for name in names}
     began = time.monotonic()
-    variants, used, lookups = [], set[str](), dict[str, list[Any]]()
-    run: _Run | None = None
-    for batch in (0, 1) if BATCH in names else (0,):
+    try:
+        say(f"building {target.label}")
+        target, sizes = _settled(target, DTYPES[dtype], at or {})
+        runs = _variants(target, DTYPES[dtype], sizes, say, fold=True)
+        told = [
+            totals(target, dtype, point)
+            for point in _points(sizes)[:checks]
+            if not say(f"asking PyTorch at {point}")  # type: ignore[func-returns-value]
+        ]
+        found = _document(target, dtype, sizes, runs, told)
+        if not _agrees(found):
+            runs = _variants(target, DTYPES[dtype], sizes, say, fold=False)
+            found = _document(target, dtype, sizes, runs, told)
+    except PlanError:
+        raise
+    except Exception as e:
+        raise _failed(e, target) from e
+    return {**found, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _variants(
+    target: Target, dtype: torch.dtype, sizes: Mapping[str, int], say: Said, fold: bool
+) -> dict[int, _Run]:
+    """The run for any batch (0) and that for a batch of 1. Sizes that no symbol can be are fixed at
+    the example's."""
+    runs = {}
+    for batch in (0, 1) if BATCH in sizes else (0,):
         say(f"tracing {target.label}" + (", of one sample" if batch else ""))
-        fixed = {BATCH} if batch else set[str]()
         these = {**sizes, BATCH: 1} if batch else sizes
+        fixed = {BATCH} if batch else set[str]()
         try:
-            run = _run(target, DTYPES[dtype], these, fixed)
-            variants.append({BATCH: batch, **_written(run)})
-            lookups = lookups or _lookups(run)
-        except Exception as e:
-            raise _failed(e, target) from e
-        used |= run.used
-    assert run
+            runs[batch] = _recorded(target, dtype, these, fixed, fold)
+        except (MissingError, ExpressionError) as e:
+            if not fold:
+                raise
+            say(f"tracing all of {target.label}: {e}")
+            runs[batch] = _recorded(target, dtype, these, fixed, fold=False)
+    return runs
+
+
+def _agrees(document: dict[str, Any]) -> bool:
+    """Whether a file says as many saved bytes as PyTorch does, wherever that was asked."""
+    file = read(document)
+    return all(
+        file.variant(check.sizes).saved_bytes(check.sizes) == check.saved_bytes
+        for check in file.checks
+    )
+
+
+def _document(
+    target: Target, dtype: str, sizes: Mapping[str, int], runs: Mapping[int, _Run],
+    checks: list[dict[str, Any]],
+) -> dict[str, Any]:  # fmt: skip
+    run = runs[max(runs)]
     parameters = [
         [name, list(p.shape), WORDS[p.dtype], p.requires_grad]
         for name, p in run.model.named_parameters()
     ]
-    packages = ("torch", *target.packages)
+    used = {name: STAND_INS[name] for r in runs.values() for name in sorted(r.used)}
+    taken = {where: what for r in runs.values() for where, what in r.taken.items()}
     return {
         MARK: VERSION,
         "label": target.label,
         "source": target.source,
         "dtype": dtype,
-        "versions": {name: importlib.metadata.version(name) for name in packages},
-        "stand_ins": {name: STAND_INS[name] for name in sorted(used)},
+        "versions": {
+            name: importlib.metadata.version(name) for name in ("torch", *target.packages)
+        },
+        "stand_ins": used | dict(list(taken.items())[:50]),
         "inputs": {name: list(given.dims) for name, given in target.inputs.items()},
-        "dims": {name: sizes[name] for name in names},
+        "dims": dict(sizes),
         "parameters": parameters,
-        "tables": lookups,
+        "tables": _lookups(run),
         "buffer_bytes": sum(b.numel() * b.element_size() for b in run.model.buffers()),
-        "variants": variants,
-        "checks": [
-            totals(target, dtype, point)
-            for point in _points(sizes)[:checks]
-            if not say(f"asking PyTorch at {point}")  # type: ignore[func-returns-value]
-        ],
-        "seconds": round(time.monotonic() - began, 1),
+        "variants": [{BATCH: batch, **_written(r)} for batch, r in runs.items()],
+        "checks": checks,
     }
 
 
@@ -284,28 +379,40 @@ def totals(target: Target, dtype: str, sizes: Mapping[str, int]) -> dict[str, An
     the peak that its MemTracker finds of forward and backward."""
     from torch.distributed._tools.mem_tracker import MemTracker
 
+    class Tracker(MemTracker):
+        """Keeps the peak of all, not of each module, which takes many times as long."""
+
+        def _update_peak_stats(self, peak_state: Any) -> None:
+            modules, self.memory_tracking = self.memory_tracking, type(self.memory_tracking)()
+            super()._update_peak_stats(peak_state)
+            self.memory_tracking = modules
+
     model = _model(target, DTYPES[dtype])
     with stand_ins(), FakeTensorMode(allow_non_fake_inputs=True):
         _placed(model)
         own = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
-        seen: dict[int, tuple[int, torch.Tensor]] = {}
+        seen: dict[int, int] = {}
+        died: list[Any] = []
 
         def pack(t: torch.Tensor) -> torch.Tensor:
             storage = t.untyped_storage()
-            if storage._cdata not in own:
-                seen.setdefault(storage._cdata, (storage.nbytes(), t))
+            key = storage._cdata
+            if key not in own and key not in seen:
+                seen[key] = storage.nbytes()
+                died.append(weakref.finalize(storage, seen.pop, key, None))
             return t
 
         inputs = _inputs(target, sizes, DTYPES[dtype])
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            target.loss(model(**inputs), inputs)
-        saved = sum(n for n, _ in seen.values())
-        seen.clear()
-        tracker = MemTracker()
+        tracker = Tracker()
         tracker.track_external(model, *_tensors(inputs))
-        with tracker:
-            target.loss(model(**inputs), inputs).backward()
+        with Values(sizes.get(CHOSEN)), tracker:
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+                loss = target.loss(model(**inputs), inputs)
+            saved = sum(seen.values())
+            loss.backward()
         ((_, snapshot),) = tracker.get_tracker_snapshot("peak").items()
+        for end in died:
+            end.detach()
     return {
         "dims": dict(sizes),
         "parameters": sum(p.numel() for p in model.parameters()),

@@ -1,8 +1,9 @@
-"""Modules as people write them, for benchmarks/traces.py: each function returns a module and example
-inputs, as `memplan trace FILE.py:FUNCTION` takes them."""
+"""Modules as people write them, for benchmarks/traces.py: each function returns a module and
+example inputs, as `memplan trace FILE.py:FUNCTION` takes them."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ class UNet3D(nn.Module):
         widths = (32, 64, 128, 256)
         self.down = nn.ModuleList(Level(a, b) for a, b in zip((1, *widths), widths, strict=False))
         self.ups = nn.ModuleList(
-            nn.ConvTranspose3d(b, a, 2, 2) for a, b in zip(widths, widths[1:], strict=False)
+            nn.ConvTranspose3d(b, a, 2, 2) for a, b in itertools.pairwise(widths)
         )
         self.joins = nn.ModuleList(Level(2 * a, a) for a in widths[:-1])
         self.head = nn.Conv3d(widths[0], 4, 1)
@@ -181,7 +182,9 @@ class Block(nn.Module):
         self.heads = heads
         self.one, self.two = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.join = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, n, w = x.shape

@@ -17,23 +17,24 @@ from memcore.tracing.recorder import Operation, Recorder, Storage
 from memcore.tracing.symbols import Symbols
 
 LEAST = 2  # how many times fewer modules a short model has, at least
+LIST = 4  # blocks of a list that is made shorter, at least
 _PLACE = re.compile(r"(^|\.)\d+(?=\.|$)")
-_COUNTERS = ("idx", "index", "layer_id", "_id", "_name")
 
 
 class MissingError(Exception):
     """The short model has no row for one of the whole model's."""
 
 
-def _kind(block: torch.nn.Module) -> Hashable:
-    """What two blocks have in common that run alike: classes, shapes, and settings but their
-    places; of a fraction whether it is none, as of a rate of dropout."""
+def _kind(block: torch.nn.Module, place: int) -> Hashable:
+    """What two blocks have in common that run alike: classes, shapes, and settings, of which one
+    that says the block's place in its list is none; of a fraction whether it is none, as of a rate
+    of dropout."""
     rows: list[Hashable] = []
     for path, m in block.named_modules():
         settings = {
             name: bool(v) if isinstance(v, float) else v
             for name, v in vars(m).items()
-            if isinstance(v, (bool, int, float, str)) and not name.endswith(_COUNTERS)
+            if isinstance(v, (bool, float, str)) or (isinstance(v, int) and v != place)
         }
         sizes = {
             name: tuple(v)
@@ -54,10 +55,10 @@ def shorten(model: torch.nn.Module) -> bool:
     model much shorter."""
     before = sum(1 for _ in model.modules())
     for m in list(model.modules()):
-        if isinstance(m, (torch.nn.ModuleList, torch.nn.Sequential)) and len(m) > 2:
-            kinds = {_kind(child): child for child in reversed(list(m))}
+        if isinstance(m, (torch.nn.ModuleList, torch.nn.Sequential)) and len(m) >= LIST:
+            kinds = {_kind(child, i): child for i, child in reversed(list(enumerate(m)))}
             left = [child for child in m if any(child is k for k in kinds.values())]
-            if len(left) < len(m):
+            if LEAST * len(left) <= len(m):
                 m._modules.clear()
                 m._modules.update({str(i): child for i, child in enumerate(left)})
     return before >= LEAST * sum(1 for _ in model.modules())

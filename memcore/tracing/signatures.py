@@ -53,6 +53,7 @@ _WORDS = {
     "image_size": "image", "feature_dim": "{num_mel_bins|feature_size}",
 }  # fmt: skip
 _SHAPE = re.compile(r"^ *(\w+) \([^\n]*?shape[^\n]*?\(([^)]*)\)", re.M)
+_FRAMES_AT = {"sample": 2, "pixel_values": 1}  # which dimension of a video's its frames are
 SIDES = ("image_size", "sample_size", "crop_size")  # keys of a config that are an image's size
 
 
@@ -84,11 +85,9 @@ def _made(
     name: str, dims: Mapping[str, tuple[str, ...]], config: Mapping[str, Any]
 ) -> Input | None:
     """One input, or None where nothing says what it is."""
-    known = NAMED.get(name)
-    given = known if known and known.dtype != "float" else None
-    if name in dims and given is None:
+    given = NAMED.get(name)
+    if name in dims and (given is None or len(given.dims) != len(dims[name])):
         given = Input(dims[name])
-    given = given or known
     if given is None:
         return None
     spelled = tuple(_setting(config, dim) for dim in given.dims)
@@ -102,8 +101,9 @@ def inputs_of(
     what the config has no size for is left out."""
     dims = _documented(forward)
     found: dict[str, Input] = {}
-    for p in inspect.signature(forward).parameters.values():
-        needed = p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "self"
+    _, *rest = inspect.signature(forward).parameters.values()  # the module itself is the first
+    for p in rest:
+        needed = p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
         if needed or p.name in wanted:
             made = _made(p.name, dims, config)
             if made:
@@ -114,23 +114,61 @@ def inputs_of(
 def alternatives(
     inputs: Mapping[str, Input], config: Mapping[str, Any]
 ) -> Iterator[dict[str, Input]]:
-    """Inputs to try in order: as they are, as a video, and of the one size that the config says."""
-    yield dict(inputs)
-    if "sample" in inputs and len(inputs["sample"].dims) == 4:
-        n, c, *rest = inputs["sample"].dims
-        yield {**inputs, "sample": Input((n, c, "frames", *rest))}
+    """Inputs to try in order: as they are, as a video, of the one size that the config says, and
+    without the image."""
+    numbers = _numbers(config)
+    tried: list[dict[str, Input]] = []
+    for made in (
+        dict(inputs),
+        *_as_video(inputs),
+        *_turned(inputs, _setting(config, "{num_mel_bins}")),
+    ):
+        for given in (made, _numbered(made, numbers)):
+            if given not in tried:
+                tried.append(given)
+    if "input_ids" in inputs and "pixel_values" in inputs:
+        tried.append({k: v for k, v in inputs.items() if k != "pixel_values"})
+    yield from tried
+
+
+def _numbers(config: Mapping[str, Any]) -> dict[str, str]:
+    """The only sizes that a model of this config may take."""
+    found = {}
     side = next((config[key] for key in SIDES if config.get(key)), None)
     if side is not None:
-        sides = side if isinstance(side, (list, tuple)) else (side, side)
         if isinstance(side, Mapping):
-            sides = (side.get("height", 224), side.get("width", 224))
-        numbers = {"height": str(sides[0]), "width": str(sides[-1])}
-        yield {
-            name: dataclasses.replace(given, dims=tuple(numbers.get(d, d) for d in given.dims))
-            for name, given in inputs.items()
-        }
-    if (
-        "tokens" in {d for given in inputs.values() for d in given.dims}
-        and "pixel_values" in inputs
-    ):
-        yield {k: v for k, v in inputs.items() if k != "pixel_values"}
+            side = (side.get("height", 224), side.get("width", 224))
+        sides = side if isinstance(side, (list, tuple)) else (side, side)
+        found = {"height": str(sides[0]), "width": str(sides[-1])}
+    if config.get(
+        "max_source_positions"
+    ):  # of sound, of which a first convolution takes each other
+        found["frames"] = str(2 * config["max_source_positions"])
+    elif config.get("num_frames") or config.get("max_length"):
+        found["frames"] = str(config.get("num_frames") or config["max_length"])
+    return found
+
+
+def _numbered(inputs: Mapping[str, Input], numbers: Mapping[str, str]) -> dict[str, Input]:
+    return {
+        name: dataclasses.replace(given, dims=tuple(numbers.get(d, d) for d in given.dims))
+        for name, given in inputs.items()
+    }
+
+
+def _as_video(inputs: Mapping[str, Input]) -> Iterator[dict[str, Input]]:
+    """With frames in what could be an image."""
+    for name, at in _FRAMES_AT.items():
+        if name in inputs and len(inputs[name].dims) == 4:
+            dims = inputs[name].dims
+            yield {**inputs, name: Input((*dims[:at], "frames", *dims[at:]))}
+
+
+def _turned(inputs: Mapping[str, Input], bins: str) -> Iterator[dict[str, Input]]:
+    """With sound's times before its features."""
+    for name in ("input_features", "input_values"):
+        if name in inputs:
+            features = inputs[name].dims[1] if len(inputs[name].dims) == 3 else bins
+            if not features:
+                continue
+            yield {**inputs, name: Input(("batch", "frames", features))}

@@ -7,7 +7,8 @@ import importlib.util
 import inspect
 import json
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def target_of(word: str, dims: Mapping[str, tuple[str, ...]]) -> Target:
     if before.endswith(".py"):
         target = _own(before, after)
     else:
-        target = _PACKAGES.get(before, lambda _: _transformers(word))(after)
+        target = _PACKAGES[before](after) if before in _PACKAGES else _transformers(word)
     unknown = [name for name in dims if name not in target.inputs]
     if unknown:
         there = ", ".join(target.inputs)
@@ -110,11 +111,9 @@ def _torchvision(name: str) -> Target:
         raise refuse(f"torchvision has no model {shown(name)}")
 
     def build() -> Any:
-        takes = "weights_backbone" if "rcnn" in name or "_" in name else ""
-        try:
-            return vision.models.get_model(name, weights=None, **({takes: None} if takes else {}))
-        except TypeError:
-            return vision.models.get_model(name, weights=None)
+        takes = inspect.signature(vision.models.get_model_builder(name)).parameters
+        weights = {key: None for key in ("weights", "weights_backbone") if key in takes}
+        return vision.models.get_model(name, **weights)
 
     def loss(out: Any, inputs: Mapping[str, Any]) -> Any:
         if hasattr(out, "logits") or isinstance(out, Mapping) or out.dim() != 2:
@@ -181,6 +180,8 @@ def _own(path: str, function: str) -> Target:
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there for what their types are
+    sys.path.insert(0, str(file.resolve().parent))  # what it imports may stand next to it
     spec.loader.exec_module(module)
     made: Any = getattr(module, function, None)
     if made is None:
@@ -239,9 +240,15 @@ _HEADS = (
     "AutoModelForSemanticSegmentation", "AutoModelForCTC", "AutoModelForAudioClassification",
     "AutoModel",
 )  # fmt: skip
-_EVERY_TOKEN = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForTokenClassification")
-_TARGETS = ("ForConditionalGeneration", "ForSeq2SeqLM")
-_ONE = ("ForSequenceClassification", "ForImageClassification", "ForAudioClassification")
+# What labels are of: every token of the input, or of the target; a sample.
+_EVERY_TOKEN = ("AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForTokenClassification")
+_TARGETS = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForImageTextToText")
+_ONE = (
+    "AutoModelForSequenceClassification", "AutoModelForImageClassification",
+    "AutoModelForAudioClassification",
+)  # fmt: skip
+_SOUND = {"frames": 300, "samples": 16_000}
+_LONG = 512  # positions from which a model takes the usual example, and one twice as long
 
 
 def _class_of(transformers: Any, cfg: Any) -> Any:
@@ -250,11 +257,16 @@ def _class_of(transformers: Any, cfg: Any) -> Any:
         if hasattr(transformers, name):
             return getattr(transformers, name)
     for head in _HEADS:
-        mapping = getattr(transformers, head)._model_mapping
-        if type(cfg) in mapping:
-            found = mapping[type(cfg)]
-            return found[0] if isinstance(found, (list, tuple)) else found
+        for made in _headed(transformers, head, cfg):
+            return made
     raise refuse(f"transformers has no model of {shown(cfg.model_type)}")
+
+
+def _headed(transformers: Any, head: str, cfg: Any) -> tuple[Any, ...]:
+    """The classes of a config that have a head."""
+    mapping = getattr(transformers, head)._model_mapping
+    found = mapping.get(type(cfg), ())
+    return tuple(found) if isinstance(found, (list, tuple)) else (found,)
 
 
 def _transformers(word: str) -> Target:
@@ -283,7 +295,7 @@ def _transformers(word: str) -> Target:
     made = _class_of(transformers, cfg)
     for inner in (cfg, cfg.get_text_config()):
         inner.use_cache = False
-    if cfg.get_text_config().pad_token_id is None:
+    if getattr(cfg.get_text_config(), "pad_token_id", 0) is None:
         cfg.get_text_config().pad_token_id = 0  # heads that classify look for it
 
     def build() -> Any:
@@ -292,23 +304,24 @@ def _transformers(word: str) -> Target:
         except (ValueError, ImportError):
             return made._from_config(cfg, attn_implementation="eager")
 
-    inputs = _transformers_inputs(made, cfg)
+    inputs = _transformers_inputs(transformers, made, cfg)
     label = file.stem if not file.is_file() else kind
     flat = {**cfg.get_text_config().to_dict(), **_inner(cfg, "vision_config"), **cfg.to_dict()}
     first, *others = signatures.alternatives(inputs, flat)
-    return Target(
-        label, word, build, first, own_loss, ("transformers",), tuple(others), {"frames": 300}
-    )
+    return Target(label, word, build, first, own_loss, ("transformers",), tuple(others), _SOUND)
 
 
 def _inner(cfg: Any, key: str) -> dict[str, Any]:
-    inner = getattr(cfg, key, None)
+    inner: Any = getattr(cfg, key, None)
     return dict(inner.to_dict()) if hasattr(inner, "to_dict") else {}
 
 
-def _transformers_inputs(made: Any, cfg: Any) -> dict[str, Input]:
-    """Inputs of a class of transformers; those of its labels as its name says."""
-    name = made.__name__
+def _transformers_inputs(transformers: Any, made: Any, cfg: Any) -> dict[str, Input]:
+    """Inputs of a class of transformers; those of its labels as its head says."""
+
+    def has(heads: tuple[str, ...]) -> bool:
+        return any(made in _headed(transformers, head, cfg) for head in heads)
+
     text = cfg.get_text_config()
     takes = inspect.signature(made.forward).parameters
     wanted = [w for w in (made.main_input_name, "input_ids", "pixel_values") if w in takes]
@@ -322,12 +335,12 @@ def _transformers_inputs(made: Any, cfg: Any) -> dict[str, Input]:
             found[ids] = dataclasses.replace(found[ids], below=vocab)
     if "labels" in takes and "labels" not in found:
         of_decoder = "decoder_input_ids" in found
-        if name.endswith(_EVERY_TOKEN) or (name.endswith(_TARGETS) and not of_decoder):
+        if has(_EVERY_TOKEN) or (has(_TARGETS) and not of_decoder):
             if "input_ids" in found:
                 found["labels"] = found["input_ids"]
-        elif name.endswith(_TARGETS):
+        elif has(_TARGETS):
             found["labels"] = found["decoder_input_ids"]
-        elif name.endswith(_ONE):
+        elif has(_ONE):
             found["labels"] = Input(("batch",), "int64", 2)
     return found
 
@@ -375,4 +388,8 @@ def _package(name: str) -> Any:
         ) from e
 
 
-_PACKAGES = {"timm": _timm, "torchvision": _torchvision, "diffusers": _diffusers}
+_PACKAGES: dict[str, Callable[[str], Target]] = {
+    "timm": _timm,
+    "torchvision": _torchvision,
+    "diffusers": _diffusers,
+}

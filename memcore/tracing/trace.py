@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
+import logging
 import math
 import time
 import traceback
@@ -285,13 +286,14 @@ def trace(
     """The model file of a target. `at`: sizes of the example; `say` hears what is being done;
     `checks`: how many points PyTorch's own totals are asked at."""
     began = time.monotonic()
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # told below
     try:
         say(f"building {target.label}")
         target, sizes = _settled(target, DTYPES[dtype], at or {})
         runs = _variants(target, DTYPES[dtype], sizes, say, fold=True)
         told = [
             totals(target, dtype, point)
-            for point in _points(sizes)[:checks]
+            for point in _points(sizes, min(runs) if len(runs) < 2 else 1)[:checks]
             if not say(f"asking PyTorch at {point}")  # type: ignore[func-returns-value]
         ]
         found = _document(target, dtype, sizes, runs, told)
@@ -322,6 +324,10 @@ def _variants(
                 raise
             say(f"tracing all of {target.label}: {e}")
             runs[batch] = _recorded(target, dtype, these, fixed, fold=False)
+        except (RuntimeError, ValueError):
+            if not batch:
+                raise
+            say("no run of one sample, as batch norm has none")
     return runs
 
 
@@ -364,10 +370,10 @@ def _document(
     }
 
 
-def _points(sizes: Mapping[str, int]) -> list[dict[str, int]]:
+def _points(sizes: Mapping[str, int], least: int) -> list[dict[str, int]]:
     """Sizes that were not traced for: twice, half and one and a half times as large; a batch of
-    1, 2 and 5."""
-    factors = ((2, 1, 1), (1, 2, 2), (3, 2, 5))
+    1 (3 where there is no run of it: `least` is 0), 2 and 5."""
+    factors = ((2, 1, 1 if least else 3), (1, 2, 2), (3, 2, 5))
     return [
         {name: batch if name == BATCH else max(1, n * up // down) for name, n in sizes.items()}
         for up, down, batch in factors
@@ -379,13 +385,16 @@ def totals(target: Target, dtype: str, sizes: Mapping[str, int]) -> dict[str, An
     the peak that its MemTracker finds of forward and backward."""
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    class Tracker(MemTracker):
-        """Keeps the peak of all, not of each module, which takes many times as long."""
+    class Modules(contextlib.nullcontext[None]):
+        """In place of MemTracker's record of each module, which takes many times as long as the
+        peak of all, and cannot run where a loss takes gradients of its own."""
 
-        def _update_peak_stats(self, peak_state: Any) -> None:
-            modules, self.memory_tracking = self.memory_tracking, type(self.memory_tracking)()
-            super()._update_peak_stats(peak_state)
-            self.memory_tracking = modules
+        is_bw = False
+        parents: Set[str] = frozenset()
+
+        def register_user_hooks(self, *_: Any) -> None: ...
+
+        def clear_user_hooks(self) -> None: ...
 
     model = _model(target, DTYPES[dtype])
     with stand_ins(), FakeTensorMode(allow_non_fake_inputs=True):
@@ -403,7 +412,8 @@ def totals(target: Target, dtype: str, sizes: Mapping[str, int]) -> dict[str, An
             return t
 
         inputs = _inputs(target, sizes, DTYPES[dtype])
-        tracker = Tracker()
+        tracker = MemTracker()
+        tracker._mod_tracker = Modules()
         tracker.track_external(model, *_tensors(inputs))
         with Values(sizes.get(CHOSEN)), tracker:
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):

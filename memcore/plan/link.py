@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import copy
 import functools
 import heapq
 import itertools
@@ -48,7 +47,7 @@ from memcore.plan.keys import (
 from memcore.plan.measured import Measured
 from memcore.plan.models import PRESET, preset_of
 from memcore.plan.plan import Plan, get, put, value_text, words_of
-from memcore.plan.repair import follow, issues_in, repair, ways
+from memcore.plan.repair import copied, follow, issues_in, repair, ways
 
 MAX_KEYS = 256
 MAX_VALUE = 200  # characters of one readable value
@@ -227,7 +226,7 @@ def _keeping(document: Mapping[str, Any], asked: Sequence[str]) -> dict[str, Any
     by anything that settles it. What has the fewest fields set and issues left is
     looked into first."""
     tried = itertools.count()
-    first = copy.deepcopy(dict(document))
+    first = copied(document)
     waiting = [(0, next(tried), first, frozenset(asked), issues_in(first))]
     while waiting:
         _, _, here, kept, issues = heapq.heappop(waiting)
@@ -258,7 +257,7 @@ def _settled(
         for remedy in remedies:
             if not remedy.keys().isdisjoint(kept):
                 continue
-            trial = copy.deepcopy(document)
+            trial = copied(document)
             follow(trial, remedy)
             left = issues_in(trial)
             yield remedy.keys(), trial, left

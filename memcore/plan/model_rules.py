@@ -13,7 +13,7 @@ from memcore.models.counts import weights
 from memcore.models.families import FAMILIES
 from memcore.models.families.qwen_tower import SIDE
 from memcore.models.model import Model
-from memcore.plan.remedies import DATA_PARALLEL, OWN, PLAIN, ROWS, UNSHARDED, WHOLE
+from memcore.plan.remedies import DATA_PARALLEL, OWN, PLAIN, ROWS, SHARDS, UNSHARDED, WHOLE
 from memcore.plan.rule import Remedy, broken, only, to
 from memcore.plan.serving_rules import prompt_rules
 from memcore.plan.sizes import next_multiple
@@ -525,7 +525,8 @@ def _alone_rules(plan: Plan, model: Model) -> Iterator[Issue]:
     t, weights, name = plan.train, plan.weight_dtype, model.family
     for axis in ("tp", "pp", "cp", *(["ep"] if model.tower else [])):
         yield from only(plan, f"parallel.{axis}", [1], f"{name} is planned with data parallelism")
-    yield from only(plan, "train.framework", PLAIN, f"{name} is not planned with it")
+    known = list(dict.fromkeys([*PLAIN, *SHARDS])) if model.traced else PLAIN
+    yield from only(plan, "train.framework", known, f"{name} is not planned with it")
     images = _any_images(model)
     why = f"{f'{t.adapter} is' if images else 'adapters are'} not planned for {name}"
     yield from only(plan, "train.adapter", ["none", *(["lora"] if images else [])], why)

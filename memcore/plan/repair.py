@@ -98,6 +98,13 @@ def ways(issue: Issue, given: Collection[str], before: Collection[Remedy] = ()) 
     )
 
 
+def copied(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a document, to set fields in. The model, which may be large, is never changed in
+    place, and is the same."""
+    model = document.get("model")
+    return copy.deepcopy(dict(document), {id(model): model})
+
+
 def follow(document: dict[str, Any], remedy: Remedy) -> None:
     """Set what a remedy sets."""
     for path, value in remedy.items():
@@ -113,7 +120,7 @@ FOLLOWING = tuple(
 def followed(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Changes to a complete document, with what of FOLLOWING has to follow them. What that cannot
     settle is left."""
-    trial = copy.deepcopy(dict(document))
+    trial = copied(document)
     follow(trial, changes)
     kept, before = set(changes), list[Remedy]()
     for _ in range(2 * len(FOLLOWING)):
@@ -146,7 +153,7 @@ def issues_in(document: Mapping[str, Any]) -> tuple[Issue, ...]:
 def completed(document: Mapping[str, Any]) -> dict[str, Any]:
     """A document of the right form with every field: what it leaves out is its default, or what its
     model has there."""
-    found = copy.deepcopy(dict(document))
+    found = copied(document)
     said = [path for path in OF_THE_MODEL if _says(document, path)]
     _complete(found)
     own: dict[str, Any] = {"model": found["model"], "train": {}, "serve": {}}

@@ -52,11 +52,11 @@ def _draw(view: st.Page) -> None:
         about = explore.about(place)
         if view.url_path == places.FIRST and state.session().fresh:
             start.ask()
-        with st.sidebar:
-            sidebar.draw(about, view.title)
         strip.draw(about)
         levers.undo()
         view.run()
+        with st.sidebar:  # after what one waits for
+            sidebar.draw(about, view.title)
         rest.draw_at_once()
     state.session().controls.drawn()
     why.drawer()

@@ -24,7 +24,8 @@ from memcore.plan.link import decode
 pytestmark = pytest.mark.long
 Open = Callable[..., Page]
 LENGTH = 199_000
-ANSWERED = 3000  # milliseconds from a key press to the new plan; a quiet machine takes 500
+ANSWERED = 500  # milliseconds at most from a key press to the page that says the new plan
+BY_THE_CLOCK = 3  # seconds at most, where a busy machine's other programs count too
 # What is pasted over and over. Of several tries the quickest counts: a busy machine makes any one
 # longer, and a text that is read for long makes all of them so.
 PASTED = ("x", "[", 'x" ')
@@ -133,7 +134,7 @@ def test_a_server_answers_another_tab_while_it_reads(server: rig.Server, repeate
             other.choose("Micro-batch (sequences)", str(4 + turn))
             mine.send()
             other.send()
-            in_time.append(other.answer(until=time.monotonic() + ANSWERED / 1000))
+            in_time.append(other.answer(until=time.monotonic() + BY_THE_CLOCK))
             other.listen()
             mine.listen()
             assert decode(parse_qs(other.query))[0].train.micro_batch == 4 + turn

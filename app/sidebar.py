@@ -508,6 +508,8 @@ def _model_label(name: str) -> str:
 def _model_labels() -> Mapping[str, str]:
     """What the box over presets and sizes calls each."""
     presets = {name: str(catalog.model_entry(name)["label"]) for name in catalog.model_names()}
+    for name, row in catalog.traced_rows().items():
+        presets[name] = f"{row['label']} ({row['group']})"
     return {size: f"{size}, a standard Llama shape" for size in SIZES} | presets
 
 

@@ -110,7 +110,8 @@ def unfold(whole: Recorder, short: Recorder, symbols: Symbols, sizes: Mapping[st
             raise MissingError(f"what {s.name} of {s.module} makes is in no block that was traced")
         s.shape, s.bytes = same.shape, same.bytes
     for name, row in list(whole.lookups.items()):
-        likes = [r for n, r in short.lookups.items() if _starred(n) == _starred(name)]
+        alike = [r for n, r in short.lookups.items() if _starred(n) == _starred(name)]
+        likes = [short.lookups[name]] if name in short.lookups else alike
         if not likes:
             raise MissingError(f"the lookups of {name} are in no block that was traced")
         whole.lookups[name] = likes[0] if len(row) else row

@@ -363,7 +363,7 @@ def _document(
         "inputs": {name: list(given.dims) for name, given in target.inputs.items()},
         "dims": dict(sizes),
         "parameters": parameters,
-        "tables": _lookups(run),
+        "tables": _lookups(runs[min(runs)]),
         "buffer_bytes": sum(b.numel() * b.element_size() for b in run.model.buffers()),
         "variants": [{BATCH: batch, **_written(r)} for batch, r in runs.items()],
         "checks": checks,

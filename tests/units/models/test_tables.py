@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,3 +179,38 @@ def test_the_loader_holds_what_the_model_is_given() -> None:
     """Ids of 8 bytes, 13 numbers and a label of 4: one batch, where no worker fetches ahead."""
     of = rows(evaluate(plan(1, loader_workers=0)), "workspace", "dram")
     assert sum(of.values()) == 65_536 * (214 * 8 + 14 * 4)
+
+
+NET = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tables = torch.nn.ModuleList(torch.nn.EmbeddingBag(n, 8) for n in (900, 700))
+        self.words = torch.nn.Embedding(50, 8)
+        self.top = torch.nn.Linear(8, 1)
+    def forward(self, one, two, tokens):
+        pooled = self.tables[0](one) + self.tables[1](two) + self.words(tokens).sum(1)
+        return self.top(pooled).sum()
+def build():
+    ids = {"one": torch.zeros(2, 3), "two": torch.zeros(2, 5), "tokens": torch.zeros(2, 4)}
+    return Net(), {name: t.long() for name, t in ids.items()}
+"""
+
+
+@pytest.mark.oracle
+def test_a_trace_says_what_is_looked_up_in_each_table(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    given = ("one=batch,3", "two=batch,5", "tokens=batch,4")
+    dims = [word for each in given for word in ("--dims", each)]
+    out = tmp_path / "net.json"
+    trace = "import sys; from memcore.cli import main; sys.exit(main())"
+    arguments = ("trace", "net.py:build", *dims, "--out", str(out))
+    run = [sys.executable, "-c", trace, *arguments]
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, env=paths)
+    assert json.loads(out.read_text())["tables"] == {
+        "tables.0.weight": ["3*batch", "batch", True],
+        "tables.1.weight": ["5*batch", "batch", True],
+        "words.weight": ["4*batch", "4*batch", False],
+    }

@@ -169,11 +169,11 @@ class Forward:
         flops = float(sum(o.flops for o in operations))
         return seconds(operations), started * each, flops, max(by, key=lambda word: by[word])
 
-    def values(self, batch: int) -> Values:
-        """The quantities of a forward of so many samples on each GPU."""
+    def values(self, batch: int, timed: bool = True) -> Values:
+        """The quantities of a forward of so many samples on each GPU; `timed`: with its times."""
         amounts = self.amounts(batch)
         activations, rows, at = self.alive(amounts)
-        gpu, started, flops, bound_by = self.seconds(amounts)
+        gpu, started, flops, bound_by = self.seconds(amounts) if timed else (0.0, 0.0, 0.0, "")
         given = SimpleNamespace(
             batch=batch,
             tokens=self.tokens,
@@ -192,7 +192,7 @@ class Forward:
 
     def fits(self, batch: int) -> bool:
         """Whether so many samples are sure to fit."""
-        return bool(self.values(batch).inference.fits)
+        return bool(self.values(batch, timed=False).inference.fits)
 
     @property
     def most(self) -> int:

@@ -6,6 +6,7 @@ operation `death` begins.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 FORWARD, BACKWARD = "forward", "backward"
+LONGEST = 60  # seconds of a core that one run may take
 
 
 @dataclass(slots=True)
@@ -96,6 +98,7 @@ class Recorder(TorchDispatchMode):
     ):  # fmt: skip
         super().__init__()
         self.lookups: dict[str, Any] = {}
+        self._deadline = time.process_time() + LONGEST
         self._paths = {t.untyped_storage()._cdata: name for name, t in tables.items()}
         self.operations: list[Operation] = []
         self.storages: list[Storage] = []
@@ -154,6 +157,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if time.process_time() > self._deadline:
+            raise TimeoutError(f"symbols for sizes take more than {LONGEST} seconds of a core")
         if self._phase == BACKWARD:
             self._find_segment()
         out = func(*args, **kwargs)

@@ -2,7 +2,7 @@
 
 Documents of transformers and diffusers say of most inputs what their dimensions are called; those
 that they do not say are in NAMED. A dimension that the config decides is written {key|key|...}: the
-first key that the config has.
+first key that the config has, or the number that stands last.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from memcore.tracing.inputs import Input
 
-CHANNELS = "{in_channels|num_channels|in_chans}"
+CHANNELS = "{in_channels|num_channels|in_chans|3}"
 TEXT = "{caption_channels|joint_attention_dim|text_embed_dim|text_dim|cross_attention_dim}"
 VOCABULARY = "{vocab_size}"
 _IMAGE = ("batch", CHANNELS, "height", "width")
@@ -62,7 +62,7 @@ def _setting(config: Mapping[str, Any], dim: str) -> str:
     if not dim.startswith("{"):
         return dim
     for key in dim[1:-1].split("|"):
-        value = config.get(key)
+        value = int(key) if key.isdigit() else config.get(key)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if isinstance(value, (list, tuple)) and value:

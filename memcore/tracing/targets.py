@@ -306,14 +306,18 @@ def _transformers(word: str) -> Target:
 
     inputs = _transformers_inputs(transformers, made, cfg)
     label = file.stem if not file.is_file() else kind
-    flat = {**cfg.get_text_config().to_dict(), **_inner(cfg, "vision_config"), **cfg.to_dict()}
+    flat = _flat(cfg.to_dict())
     first, *others = signatures.alternatives(inputs, flat)
     return Target(label, word, build, first, own_loss, ("transformers",), tuple(others), _SOUND)
 
 
-def _inner(cfg: Any, key: str) -> dict[str, Any]:
-    inner: Any = getattr(cfg, key, None)
-    return dict(inner.to_dict()) if hasattr(inner, "to_dict") else {}
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a config and of those in it, of which an outer one stands before an inner one."""
+    found: dict[str, Any] = {}
+    for inner in config.values():
+        if isinstance(inner, Mapping):
+            found |= _flat(inner)
+    return found | {k: v for k, v in config.items() if v is not None}
 
 
 def _transformers_inputs(transformers: Any, made: Any, cfg: Any) -> dict[str, Input]:
@@ -322,14 +326,13 @@ def _transformers_inputs(transformers: Any, made: Any, cfg: Any) -> dict[str, In
     def has(heads: tuple[str, ...]) -> bool:
         return any(made in _headed(transformers, head, cfg) for head in heads)
 
-    text = cfg.get_text_config()
     takes = inspect.signature(made.forward).parameters
     wanted = [w for w in (made.main_input_name, "input_ids", "pixel_values") if w in takes]
     if "encoder_outputs" in takes and "decoder_input_ids" in takes:
         wanted.append("decoder_input_ids")
-    flat = {**_inner(cfg, "vision_config"), **_inner(cfg, "text_config"), **cfg.to_dict()}
+    flat = _flat(cfg.to_dict())
     found = signatures.inputs_of(made.forward, flat, tuple(wanted))
-    vocab = getattr(text, "vocab_size", None) or 2
+    vocab = flat.get("vocab_size", 2)
     for ids in ("input_ids", "decoder_input_ids"):
         if ids in found:
             found[ids] = dataclasses.replace(found[ids], below=vocab)

@@ -250,12 +250,35 @@ def _recorded(
     the whole model with numbers, and one of a model of each block once, which says what the numbers
     are; it takes seconds where the other takes minutes."""
     short = _model(target, dtype)
-    if not (fold and shorten(short)):
-        return _run(target, _model(target, dtype), dtype, sizes, fixed)
+    if fold:
+        shorten(short)
     small = _run(target, short, dtype, sizes, fixed)
+    if not fold or sizes.keys() <= fixed:
+        return small
     found = _run(target, _model(target, dtype), dtype, sizes, sizes.keys())
     unfold(found.recorder, small.recorder, small.symbols, sizes)
     return dataclasses.replace(found, symbols=small.symbols, guards=small.guards)
+
+
+def _held(
+    target: Target, sizes: Mapping[str, int], free: Set[str]
+) -> tuple[Target, dict[str, int]]:
+    """A target whose dimensions but the `free` ones are numbers, those of the example."""
+
+    def spelled(dim: str) -> str:
+        if set(names_of({"": Input((dim,))})) <= free:
+            return dim
+        return str(_size(dim, sizes))
+
+    inputs = {
+        name: dataclasses.replace(given, dims=tuple(map(spelled, given.dims)))
+        for name, given in target.inputs.items()
+    }
+    left = {*names_of(inputs), CHOSEN}
+    return (
+        dataclasses.replace(target, inputs=inputs),
+        {name: n for name, n in sizes.items() if name in left},
+    )
 
 
 def _failed(e: Exception, target: Target) -> Exception:
@@ -290,7 +313,7 @@ def trace(
     try:
         say(f"building {target.label}")
         target, sizes = _settled(target, DTYPES[dtype], at or {})
-        runs = _variants(target, DTYPES[dtype], sizes, say, fold=True)
+        target, sizes, runs = _traced(target, DTYPES[dtype], sizes, say)
         told = [
             totals(target, dtype, point)
             for point in _points(sizes, min(runs) if len(runs) < 2 else 1)[:checks]
@@ -307,11 +330,27 @@ def trace(
     return {**found, "seconds": round(time.monotonic() - began, 1)}
 
 
+def _traced(
+    target: Target, dtype: torch.dtype, sizes: Mapping[str, int], say: Said
+) -> tuple[Target, dict[str, int], dict[int, _Run]]:
+    """The runs of a target; where its code takes no symbols for sizes, or takes too long with them,
+    with all but the batch held at the example's, and then with all."""
+    first: Exception | None = None
+    for free in (set(sizes), {BATCH, CHOSEN}, set[str]()):
+        held, these = _held(target, sizes, free)
+        try:
+            return held, these, _variants(held, dtype, these, say, fold=True)
+        except Exception as e:
+            first = first or e
+            say(f"again with fewer dimensions: {type(e).__name__}: {str(e)[:100]}")
+    assert first
+    raise first
+
+
 def _variants(
     target: Target, dtype: torch.dtype, sizes: Mapping[str, int], say: Said, fold: bool
 ) -> dict[int, _Run]:
-    """The run for any batch (0) and that for a batch of 1. Sizes that no symbol can be are fixed at
-    the example's."""
+    """The run for any batch (0), and that for a batch of 1."""
     runs = {}
     for batch in (0, 1) if BATCH in sizes else (0,):
         say(f"tracing {target.label}" + (", of one sample" if batch else ""))

@@ -11,7 +11,7 @@ from memcore.hardware import constants
 from memcore.quantity.formula import Formula, Term, known, leaf, number, total
 from memcore.quantity.quantity import Explanation, about
 from memcore.report import LedgerRow
-from memcore.tape.dims import APART, Dim, Extent, Extents, Flat, Shape, Share, meaning_of
+from memcore.tape.dims import APART, Dim, Extent, Extents, Flat, Reckoned, Shape, Share, meaning_of
 from memcore.tape.ledger import Amounts
 from memcore.words.word import DTYPE_BYTES
 
@@ -46,7 +46,8 @@ def dimension(book: Book, of: Extent, serving: bool = False) -> Formula:
     meaning = (OF_SERVING if serving else {}).get(base) or meaning_of(base)
     if of.axes:
         over = " x ".join(f"{axis.name} {book.sizes[axis.name]:,}" for axis in of.axes)
-        meaning += f": {book.sizes[of.whole]:,} over {over}, rounded up"
+        whole = inner.value(book.sizes) if isinstance(inner, Reckoned) else book.sizes[of.whole]
+        meaning += f": {whole:,} over {over}, rounded up"
     if isinstance(what, Dim) and what.stack:
         meaning += f", of its {WHOSE.get(what.stack, what.stack)}"
     given = GIVEN | TRANSLATED if book.plan.architecture.stack_before == "encoder" else GIVEN

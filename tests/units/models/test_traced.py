@@ -15,6 +15,7 @@ from hostile_files import mutated
 
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
+from memcore.explain.book import Book
 from memcore.models.traced.expression import ExpressionError, Sum, parse
 from memcore.models.traced.file import read
 from memcore.plan.link import decode, encode
@@ -158,6 +159,13 @@ def test_a_file_that_does_not_say_what_runs_again_is_not_checkpointed() -> None:
     with pytest.raises(PlanError, match=r"^train\.checkpointing.*trace it anew"):
         Plan(model=given, train={"checkpointing": "full"})
     assert Plan(model=given).train.checkpointing == "none"
+
+
+def test_each_tensor_of_a_trace_that_gpus_share_out_is_explained() -> None:
+    plan = Plan(model=document(), cluster={"gpus": 8}, train={"framework": "fsdp2", "zero": 3})
+    book = Book(plan, evaluate(plan))
+    assert book.chain("memory.allocated_bytes")
+    assert book.explain("memory.consumers.parameters").parts
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])

@@ -19,6 +19,7 @@ from memcore.plan.plan import Plan
 from memcore.quantity.interval import fitting, interval
 from memcore.quantity.quantity import Explanation, about, rule
 from memcore.quantity.reading import Read, Values, ceil, filled, largest, quantity, total
+from memcore.quantity.shapes import row
 from memcore.report import Inference, Overhead
 from memcore.serving.serve import servable
 from memcore.tape.derived import derive
@@ -254,6 +255,11 @@ def _overhead(book: Any, i: str, end: str) -> Explanation:
     o = book.inference.overheads[int(i)]
     meaning = "No shape determines it: an interval."
     return about(o.name, "bytes", None, meaning, [o.source], o.certainty, getattr(o, end))
+
+
+@rule("inference.rows.*", "inference.rows.*.bytes|bytes_each|count")
+def _row(book: Any, i: str, field: str = "bytes") -> Explanation:
+    return row(book, book.inference.rows[int(i)], field, serving=True)
 
 
 @rule("inference.activation_bytes")

@@ -5,6 +5,7 @@ import sys
 
 import asked
 import pytest
+from explained import checked
 from tables import each
 
 from memcore.evaluate import evaluate
@@ -62,6 +63,7 @@ def test_a_decoder_has_no_such_forward():
 def test_every_number_is_explained():
     report = evaluate(plan(32))
     book = Book(plan(32), report)
+    checked(book)
     paths = [path for path in book.paths() if path.startswith("inference.")]
     assert {"inference.device_bytes", "inference.latency_seconds"} <= set(paths)
     for path in paths:

@@ -631,7 +631,8 @@ def _serves(
     draft: Draft,
 ) -> None:
     """A command that starts a server; others are told."""
-    servers.read(server, command, draft, servers.settings(commands))
+    before = servers.of_checkpoint(server, commands, command)
+    servers.read(server, command, draft, servers.settings(commands) | before)
     draft.ranks = max(draft.ranks, launchers.seen(commands))
     if others := servers.others(commands, command, draft):
         named = ", ".join(shown(each)[1:-1] for each in dict.fromkeys(others))

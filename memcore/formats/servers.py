@@ -63,6 +63,8 @@ def others(commands: Sequence[Sequence[str]], chosen: Sequence[str], draft: Draf
     """Models of the other servers that a text starts, beside the one that a draft has."""
     found = []
     for server, command in _started(commands):
+        if command == chosen:
+            continue
         trial = Draft()
         read(server, command, trial)
         differs = adds(_own(server, command), chosen) or draft.model != trial.model
@@ -211,13 +213,15 @@ def versioned(contents: Sequence[str], draft: Draft) -> bool:
     said = re.compile(VERSIONS.format(word), re.IGNORECASE)
     texts = [found for content in contents for found in said.findall(content)]
     versions = {text: tuple(map(int, text.split("."))) for text in texts}
+    server = next(each for each in SERVERS if each.engine == word)
+    changed = tuple(map(int, str(server.table.get("older_before", "0")).split(".")))
+    if versions and max(versions.values()) < changed:
+        for row in server.rows["older"]:
+            draft.defaults |= {to: (row.usually, hyphened(row.keys[0])) for to in row.to}
     before = [text for text, version in versions.items() if version < since]
     if before and len(before) == len(versions):
         draft.fields[path] = older
         draft.tell(path, f"the version of {word}", before[0])
-        server = next(each for each in SERVERS if each.engine == word)
-        for row in server.rows.get("older", ()):
-            draft.defaults |= {to: (row.usually, hyphened(row.keys[0])) for to in row.to}
     return bool(versions) and len(before) in (0, len(versions))
 
 
@@ -227,6 +231,20 @@ VERSIONS = (
     r"(?:[ _-](?:API server )?version\W{{1,4}}v?|(?:==?|~=|:|@|[ -])v?| LLM engine \(v)"
     r"(\d{{1,3}}\.\d{{1,3}}\.\d{{1,3}})"
 )
+
+
+def of_checkpoint(
+    server: Server, commands: Sequence[Sequence[str]], chosen: Sequence[str]
+) -> dict[str, Any]:
+    """What the command said that wrote the checkpoint which trtllm-build reads: its ranks and its
+    dtypes stand in no option of trtllm-build (TensorRT-LLM 1.0, commands/build.py; examples'
+    convert_checkpoint.py and quantize.py)."""
+    folder = str(options(chosen)[1].get("checkpoint_dir", "")).rstrip("/")
+    for command in commands if server is TENSORRT and folder else ():
+        said = options(command)[1]
+        if str(said.get("output_dir", "")).rstrip("/") == folder:
+            return {key: said[key] for key in server.listed("of_checkpoint") if key in said}
+    return {}
 
 
 def _option(key: str) -> str:

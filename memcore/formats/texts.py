@@ -53,7 +53,7 @@ _ASSIGNED = re.compile(
 )
 _QUOTED_ARRAY = re.compile(r'"(\$\{[A-Za-z_]\w{0,99}\[@\]\})"')  # a word for each of its words
 _VARIABLE = re.compile(
-    r"\$\{([A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|\$([A-Za-z_]\w*)",
+    r"\$\{([A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?::?([-=+])([^{}]*))?\}|\$([A-Za-z_]\w*)",
 )
 _SUM = re.compile(r"\$\(\(([\w\s+*/%()$-]{1,100})\)\)")
 _MAGIC = re.compile(r"^([ \t]*)[%!](?=\S).*$", re.MULTILINE)  # of a notebook: !pip, %cd
@@ -845,7 +845,9 @@ def _containers(documents: Sequence[Any]) -> list[Mapping[str, Any]]:
 def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """What a container runs, after the image that runs it, with its own environment put in; a
     script among its words is commands of its own."""
-    variables = _pairs(container.get("environment", container.get("env")))
+    # Who starts the container puts in his own variables, of which no text says one.
+    environment = _pairs(container.get("environment", container.get("env")))
+    variables = {name: _expanded(value, {}) for name, value in environment.items()}
     words: list[str] = []
     scripts: list[str] = []
     named = False  # whether the next word is the name of a script that stands among the words
@@ -877,7 +879,7 @@ def _of_container(container: Mapping[str, Any]) -> list[tuple[str, ...]]:
     inner = [re.sub(r'"?\$@"?', lambda _: others, text) for text in scripts]
     commands = [command for text in inner for command in _script(text, variables)]
     given = {key: value for key, value in variables.items() if key.startswith(_OF_ENGINES)}
-    ours = tuple(f"{key}={_expanded(value, {})}" for key, value in given.items())
+    ours = tuple(f"{key}={value}" for key, value in given.items())
     if words:
         return [(*ours, image, *words), *commands]
     return [ours, *commands] if ours and commands else commands
@@ -932,7 +934,9 @@ def _expanded(content: str, variables: Mapping[str, str]) -> str:
 
     def value(found: re.Match[str]) -> str:
         nonlocal left
-        name, otherwise = found[1] or found[3], found[2]
+        name, sign, otherwise = found[1] or found[4], found[2], found[3]
+        if sign == "+":  # ${X:+word}: the word where X is set
+            return otherwise if variables.get(name) else ""
         if variables.get(name):
             left -= len(variables[name])
             return variables[name] if left >= 0 else found[0]

@@ -308,7 +308,9 @@ def _transformers(word: str) -> Target:
     label = file.stem if not file.is_file() else kind
     flat = _flat(cfg.to_dict())
     first, *others = signatures.alternatives(inputs, flat)
-    return Target(label, word, build, first, own_loss, ("transformers",), tuple(others), _SOUND)
+    most = flat.get("max_position_embeddings", _LONG)
+    at = {**_SOUND, "tokens": max(2, most // 2)} if 0 < most < _LONG else _SOUND
+    return Target(label, word, build, first, own_loss, ("transformers",), tuple(others), at)
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,6 @@ COMPARED = (
     *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert"),
     *("nomic_bert", "mpnet", "eurobert", "t5_encoder", "vit", "deit", "dinov2", "dinov3_vit"),
     *("clip_text_model", "clip_vision_model", "siglip_text_model", "siglip_vision_model"),
-    *("llama", "mistral", "qwen2", "qwen3"),
 )
 OFF = ("deberta-v2",)  # which were 13 to 37 % below them: names of its modules hold more
 MOST = 2**24  # samples of a batch, at most

@@ -54,7 +54,7 @@ def test_a_choice_by_values_is_a_dimension_and_is_told() -> None:
 
 def test_a_module_that_cannot_run_says_where_and_why() -> None:
     with pytest.raises(PlanError, match=r"own_modules.py, line \d+ .*give fitting sizes"):
-        traced("gpt", ids="2,4096")  # of 2,048 places
+        traced("several", parts__left="batch,63", parts__right="batch,32")  # it takes 64
 
 
 def test_blocks_are_alike_only_where_all_but_their_places_are() -> None:

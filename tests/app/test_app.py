@@ -1035,6 +1035,8 @@ UNFOLDED: tuple[dict[str, str], ...] = (
     {"model": "bamba-9b"},
     {"v": "1", "model": "gpt-oss-20b", "engine": "llama.cpp", "wdtype": "mxfp4"},
     {"arrive": "burst", "lengths": "fixed", "draft": "4", "frozen": "lower"},
+    {"v": "2", "model": "dlrm-dcnv2", "tcache": "0.2"},
+    {"draft": "4", "drafter": "llama-3.2-1b"},
 )
 
 

@@ -88,6 +88,8 @@ BASES = (
         "train": {"framework": "pytorch", "zero": 0, "optimizer": "sgd", "seq_len": 1024},
     },
     {"model": "deepseek-v3", "cluster": {"gpus": 256}, "parallel": {"ep": 8}, "train": MEGATRON},
+    {"model": "dlrm-dcnv2", "train": {"table_cache": 0.2}},
+    {"model": SMALL, "serve": {"draft_model": "llama-3.2-1b", "draft_tokens": 3}},
 )
 NAMES = {
     "model": ["qwen2.5-0.5b", "gpt2", "llama-3-8b"],

@@ -78,6 +78,7 @@ class Shared:
         self.tables, self.how = tables_of(file), how
         self.by_row = how.sharding == BY_ROW_OF_TABLE
         self.cut = how.sharding == BY_COLUMN
+        self.way = f"{how.sharding}-wise"  # a part of every factor's text, by which it is known
 
     def _columns(self, sizes: Mapping[str, Number], i: int) -> Number:
         """Columns of a table on the fullest rank, as many as it has where rows are shared out."""
@@ -100,12 +101,11 @@ class Shared:
         """Rows and columns of a table on a rank."""
         t = self.tables[i]
         names = frozenset({DP.name})
-        how = f"{self.how.sharding}-wise"
         rows = reckoned(
-            f"rows of {t.name}, {t.rows:,} {how}", names, lambda sizes: self._rows(sizes, i)
+            f"rows of {t.name}, {t.rows:,} {self.way}", names, lambda sizes: self._rows(sizes, i)
         )
         columns = reckoned(
-            f"columns of {t.name}, {t.columns:,} {how}", names,
+            f"columns of {t.name}, {t.columns:,} {self.way}", names,
             lambda sizes: self._columns(sizes, i),
         )  # fmt: skip
         return rows, columns
@@ -113,7 +113,7 @@ class Shared:
     def slots(self, i: int) -> Factor:
         """Rows of a table that a rank caches."""
         return reckoned(
-            f"cached rows of {self.tables[i].name}", frozenset({DP.name, "CACHED"}),
+            f"cached rows of {self.tables[i].name}, {self.way}", frozenset({DP.name, "CACHED"}),
             lambda sizes: ceil_div(self._rows(sizes, i) * sizes["CACHED"], PARTS),
         )  # fmt: skip
 
@@ -121,7 +121,7 @@ class Shared:
         """Rows of a table that a step reads of a rank's and that its cache lacks."""
         read = self.tables[i].of.read
         return reckoned(
-            f"missed rows of {self.tables[i].name}, {read}",
+            f"missed rows of {self.tables[i].name}, {read} {self.way}",
             read.names | {DP.name, "MISSED"},
             lambda sizes: self._read(sizes, i) * sizes["MISSED"] // PARTS,
         )  # fmt: skip
@@ -155,9 +155,8 @@ class Shared:
 
         which = [i for i, t in enumerate(self.tables) if t.of.pooled in pooled]
         names = frozenset({DP.name}).union(*(self.tables[i].of.made.names for i in which))
-        how = f"{self.how.sharding}-wise, {self._text('made')}, {len(which)}"
         return reckoned(
-            f"results of a rank's lookups {how}", names,
+            f"results of a rank's lookups, {self._text('made')}, {len(which)}", names,
             lambda sizes: sum(each(sizes, i) for i in which),
         )  # fmt: skip
 
@@ -171,7 +170,7 @@ class Shared:
         return found
 
     def _text(self, what: str) -> str:
-        return f"{len(self.tables)} tables, {self.own(what)} of a rank"
+        return f"{len(self.tables)} tables, {self.own(what)} of a rank, {self.way}"
 
     @property
     def traffic(self) -> Sum:

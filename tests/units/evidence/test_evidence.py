@@ -16,6 +16,7 @@ from evidence.papers import published_table
 from evidence.pytorch import oracle, preset_parameters
 from evidence.served import served_table
 from evidence.times import times_table
+from evidence.traced import compared_traced
 from memcore.evidence.comparison import CHECK, MEASURED, SOURCES, TUNED, relative, signed_text
 from memcore.hardware import constants, kernels
 from memcore.models import catalog
@@ -42,6 +43,7 @@ def test_every_row_of_every_table_is_compared_once():
                 served_table()["runs"],
                 links_table()["runs"],
                 published_table(),
+                tuple(compared_traced()),
             ),
         )
     )

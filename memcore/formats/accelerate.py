@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from memcore.formats import deepspeed, megatron
-from memcore.formats.draft import Around, Draft, Keys, underscored
+from memcore.formats.draft import Draft, Keys, underscored
 from memcore.formats.programs import Program
 
 FSDP1 = "FSDP 1's flat parameters are not planned: FSDP 2, which shards each by itself, is"
@@ -175,7 +175,7 @@ def shards(given: Keys, words: str, draft: Draft) -> None:
     else:
         draft.otherwise("train.zero", zero, "fsdp_sharding_strategy")
     if said.startswith("HYBRID") or said in ("4", "5"):
-        draft.later.append(_groups)
+        FSDP.later(keys, draft)
     if not second:
         draft.leave("fsdp_version", FSDP1)
     if "OFFLOAD" in named:
@@ -187,9 +187,3 @@ def shards(given: Keys, words: str, draft: Draft) -> None:
         draft.fields.pop("train.checkpointing", None)
         draft.put("train.checkpointing", "full", "fsdp_activation_checkpointing", True)
     draft.end(keys, FSDP.left, ACCELERATE.harmless)
-
-
-def _groups(draft: Draft, around: Around) -> None:
-    """HYBRID_SHARD: parameters are shared out within a machine, and copied between them."""
-    if around.gpus > around.gpus_per_node:
-        draft.put("parallel.shard_group", around.gpus_per_node, "fsdp_sharding_strategy", "HYBRID")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memcore.errors import Issue, PlanError
-from memcore.formats.draft import Around, Draft, Keys
+from memcore.formats.draft import Draft, Keys
 from memcore.formats.programs import Program
 
 SERVING = Program("llamafactory-serving")
@@ -37,10 +37,5 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     SERVING.read(keys, draft, engine)
     if engine != "transformers":
         draft.ranks = max(draft.ranks, draft.fields.get("serve.tp", 0))
-        draft.later.append(_on_all)
+        SERVING.later(keys, draft)
     SERVING.end(keys, draft)
-
-
-def _on_all(draft: Draft, around: Around) -> None:
-    """Its engines are cut over every GPU of the machine."""
-    draft.put("serve.tp", around.gpus, "every GPU that it sees", around.gpus)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from memcore.formats import accelerate
-from memcore.formats.draft import Around, Draft, Keys
+from memcore.formats.draft import Draft, Keys
 from memcore.formats.programs import Program
 from memcore.formats.texts import options
 from memcore.words.training import EXPANDABLE, NATIVE
@@ -105,10 +105,3 @@ def allocator(content: str, draft: Draft) -> None:
         if said and told and not line.lstrip().startswith("#"):
             grows = said[1].lower() in ("true", "1")
             draft.put(ALLOCATOR, EXPANDABLE if grows else NATIVE, told[0], said[0])
-
-
-def of_factory(draft: Draft, around: Around) -> None:
-    """LLaMA-Factory's own command starts several processes with expandable segments (0.9.5:
-    launcher.py, OPTIM_TORCH)."""
-    if around.gpus > 1:
-        draft.put(ALLOCATOR, EXPANDABLE, FACTORY_CLI, "sets expandable_segments:True")

@@ -18,6 +18,7 @@ A table is read once, when somebody first needs it. It has
 from __future__ import annotations
 
 import functools
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats.draft import (
+    Around,
     Draft,
     Keys,
     UnsaidError,
@@ -72,16 +74,26 @@ NO_WORD = "has no word in a plan"
 
 
 FIELDS = frozenset(field_paths())
-# A condition of a row: a field of the plan or a key, or the first of several with '|' between that
-# says something; behind it one of some words, or more than.
+# What rows that are read once all files are may ask, or have as a value.
+FACTS: Mapping[str, Callable[[Around], Any]] = {
+    "around.gpus": lambda around: around.gpus,
+    "around.gpus_per_node": lambda around: around.gpus_per_node,
+    "around.machines": lambda around: math.ceil(around.gpus / around.gpus_per_node),
+    "model.layers": lambda around: around.model.layers,
+    "model.recurrence": lambda around: around.model.recurrence,
+    "model.tower": lambda around: around.model.tower,
+    "gpu.unified_memory": lambda around: around.gpu.unified_memory,
+}
+# A condition of a row: a field of the plan, one of FACTS or a key, or the first of several with
+# '|' between that says something; behind it one of some words, or more than.
 _CONDITION = re.compile(r"(!?)([^=>]+)(?:([=>])(.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold for a row to count: a field or a key is on, or says one of some words behind
-    '=' ('' among them: nobody says it), or more than what stands behind '>'; `negated`: that it
-    does not."""
+    """What must hold for a row to count: a field, a fact or a key is on, or says one of some words
+    behind '=' ('' among them: nobody says it), or more than what stands behind '>'; `negated`: that
+    it does not."""
 
     negated: bool
     names: tuple[str, ...]
@@ -99,27 +111,28 @@ class Condition:
         )
 
     @property
-    def of_plan(self) -> bool:
-        """Whether it is of a field of the plan."""
-        return self.names[0] in FIELDS
+    def of_keys(self) -> bool:
+        """Whether it is of keys of the file."""
+        return self.names[0] not in FIELDS and self.names[0] not in FACTS
 
-    def holds(self, keys: Keys, draft: Draft) -> bool:
-        """Whether it does in a file."""
-        said = draft.fields.get(self.names[0])
+    def holds(self, keys: Keys, draft: Draft, around: Around | None = None) -> bool:
+        """Whether it does in a file; a fact's only where that is known which is around it."""
+        name = self.names[0]
+        said = FACTS[name](around) if name in FACTS and around else draft.fields.get(name)
         if self.sign == "=":
-            said = said if self.of_plan else keys.one(*self.names, words=self.words)
+            said = keys.one(*self.names, words=self.words) if self.of_keys else said
             on = ("" if said is None else str(said).lower()) in self.words
         elif self.sign == ">":
-            many = int(said or 0) if self.of_plan else draft.count(keys, *self.names)
+            many = draft.count(keys, *self.names) if self.of_keys else int(said or 0)
             on = many > int(self.words[0])
         else:
-            on = bool(said) if self.of_plan else keys.on(*self.names)
+            on = keys.on(*self.names) if self.of_keys else bool(said)
         return on != self.negated
 
     def written(self) -> dict[str, Any]:
         """The key that makes it hold, with its value; none where a file need not say it."""
         word = next(filter(None, self.words), "")
-        if self.negated or self.of_plan or self.sign == ">" or (self.sign and not word):
+        if self.negated or not self.of_keys or self.sign == ">" or (self.sign and not word):
             return {}
         return {self.names[0]: word if self.sign else True}
 
@@ -134,7 +147,8 @@ class Row:
             with `why` of a word that is not there; instead: what the fields are then
     on, off what the fields are where a switch of these is on, and where none is; usual: it is on
             where nobody says it
-    sets    what the fields are at any rate (`is`)
+    sets    what the fields are at any rate (`is`), by name one of FACTS; told: what is told as the
+            value then, where it is not the key's
     usually what they are where no file says it (`else`)
     by      what is told as the key, where it is none of the keys
     write   the key that is written of a plan: the first, if nothing is said
@@ -151,6 +165,7 @@ class Row:
     off: Any
     usual: bool
     sets: Any
+    told: Any
     usually: Any
     by: str
     write: str
@@ -158,11 +173,20 @@ class Row:
     when: tuple[Condition, ...]
     leave: str
 
-    def read(self, keys: Keys, draft: Draft) -> None:
+    def asks(self, keys: Keys, draft: Draft) -> bool:
+        """Whether its conditions of keys hold; all its keys count as read."""
+        for section in self.within:
+            keys = keys.inner(section)
+        keys.take(*self.keys)
+        holds = [each.holds(keys, draft) for each in self.when if each.of_keys]
+        return all(holds)
+
+    def read(self, keys: Keys, draft: Draft, around: Around | None = None) -> None:
         """What the keys of a file say by this row."""
         for section in self.within:
             keys = keys.inner(section)
-        holds = [each.holds(keys, draft) for each in self.when]  # all their keys count as read
+        # all their keys count as read
+        holds = [each.holds(keys, draft, around) for each in self.when]
         if not all(holds):
             return
         key = self.by or (keys.named(*self.keys) if self.keys else "")
@@ -181,9 +205,13 @@ class Row:
             self._put(draft, value, key, on if said else f"not said: {value}")
         elif self.keys:
             given = keys.one(*self.keys)
-        self._put(draft, self.sets, key, given)
-        for path in self.to if self.usually is not None else ():
-            draft.otherwise(path, self.usually, self.by or keys.written(self.keys[0]))
+        value, usually = (
+            FACTS[each](around) if around and each in FACTS else each
+            for each in (self.sets, self.usually)
+        )
+        self._put(draft, value, key, given if self.told is None else self.told)
+        for path in self.to if usually is not None else ():
+            draft.otherwise(path, usually, self.by or keys.written(self.keys[0]))
         if self.leave:
             draft.leave(key, self.leave.replace("{}", shown(given)[1:-1]))
 
@@ -313,6 +341,7 @@ class Program:
             said.get("off"),
             said.get("usual", False),
             said.get("is"),
+            said.get("told"),
             said.get("else"),
             said.get("by", ""),
             said.get("write", said.get("keys", "").partition(" ")[0]),
@@ -357,6 +386,17 @@ class Program:
         """What the keys of a file say by the rows of one list."""
         for row in self.rows[name]:
             row.read(keys, draft)
+
+    def later(self, keys: Keys, draft: Draft, name: str = "later") -> None:
+        """Reads the rows of one list once the model and the GPUs are known, and all files read.
+        What they ask of keys is asked now."""
+        rows = [row for row in self.rows[name] if row.asks(keys, draft)]
+
+        def decide(draft: Draft, around: Around) -> None:
+            for row in rows:
+                row.read(keys, draft, around)
+
+        draft.later.append(decide)
 
     def written(self, plan: Plan, name: str = "read") -> dict[str, Any]:
         """What the rows of one list say of a plan, by the key of each that is written; of rows that

@@ -44,7 +44,7 @@ from memcore.formats import (
     trainer,
     verl,
 )
-from memcore.formats.draft import Around, Draft, Said
+from memcore.formats.draft import Around, Draft, Keys, Said
 from memcore.formats.failures import Failure, failure
 from memcore.formats.texts import (
     MAX_JSON,
@@ -557,7 +557,7 @@ def _starts(
     _launched(commands, _nothing, (), 0, draft)
     draft.wants[file] = "what describes the job"
     if launchers.FACTORY_CLI in command:
-        draft.later.append(launchers.of_factory)
+        launchers.LAUNCHERS.later(Keys({}), draft, "factory")
     methods.beside(command[: command.index(next(w for w in command if w.endswith(file)))], draft)
 
 

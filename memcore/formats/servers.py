@@ -316,7 +316,7 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
     draft.towers = _projects(keys, draft) if server.engine == LLAMA_CPP else not text_alone
     draft.of_text = server.engine == LLAMA_CPP and not draft.towers
     if text_alone:
-        draft.later.append(_without_tower)
+        SHARED.later(keys, draft, "without_tower")
     _weights(server, keys, draft)
     draft.ranks = max(draft.ranks, _shared_out(keys, draft))
     limit = draft.fields.get("serve.max_num_seqs", 0)
@@ -333,15 +333,7 @@ def _projects(keys: Keys, draft: Draft) -> bool:
     files bring along (common/arg.cpp of November 2026, download_mmproj)."""
     if keys.on("no_mmproj", "no_mmproj_offload"):
         return False
-    if keys.take("mmproj") is None:
-        return bool(keys.values.get("hf_repo"))
-    draft.later.append(_projector)
-    return True
-
-
-def _projector(draft: Draft, around: Around) -> None:
-    if not around.model.tower:
-        draft.leave("--mmproj", "what reads images is not known of this model, and not planned")
+    return keys.take("mmproj") is not None or bool(keys.values.get("hf_repo"))
 
 
 def _text_alone(keys: Keys) -> bool:
@@ -355,12 +347,6 @@ def _text_alone(keys: Keys) -> bool:
         or re.search(rf"{each}['\"]? ?[:=] ?0\b", limits)
         for each in ("image", "video")
     )
-
-
-def _without_tower(draft: Draft, around: Around) -> None:
-    if around.model.tower:
-        message = "a tower of images that is not loaded is planned with the model"
-        draft.leave("the language model alone", message)
 
 
 def _weights(server: Server, keys: Keys, draft: Draft) -> None:
@@ -708,8 +694,7 @@ def _llama(keys: Keys, draft: Draft) -> None:
     if str(layers) == "0":
         draft.put("serve.gpu_layers", placement.FEWEST, "--gpu-layers", 0)
         draft.differ("--gpu-layers", placement.ON_CPU)
-    if keys.on("cpu_moe"):
-        draft.later.append(_all_experts)
+    LLAMA.later(keys, draft)
     kind = str(keys.one("spec_type")).removeprefix("draft-")
     named = keys.values.get("spec_draft_model") is not None
     _draft_type(str(keys.values.get("spec_draft_model") or ""), draft)
@@ -730,10 +715,6 @@ def _values(draft: Draft) -> None:
         draft.fields[both[1]] = "same"
     elif kept != values:
         draft.put(both[1], values, "--cache-type-v", f"not said: {values}")
-
-
-def _all_experts(draft: Draft, around: Around) -> None:
-    draft.put("serve.cpu_moe_layers", around.model.layers, "--cpu-moe", True)
 
 
 def _tgi(keys: Keys, draft: Draft) -> None:

@@ -6,7 +6,6 @@ FSDP2. Attention is `output_proj` there and `o_proj` here.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from typing import Any
 
 from memcore.errors import Issue, PlanError
 from memcore.formats import hub, methods
-from memcore.formats.draft import Around, Draft, Keys, names
+from memcore.formats.draft import Draft, Keys, names
 from memcore.formats.programs import Program
 
 PART = "_component_"
@@ -60,17 +59,9 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         draft.put("train.cross_entropy", "chunked", "loss._component_", "LinearCrossEntropyLoss")
     if draft.ranks > 1 or any(key.startswith("fsdp") for key in values):
         draft.put("train.framework", "fsdp2", "the recipe")
-    stage = 2 if keys.take("fsdp_reshard_after_forward") is False else 3
-    draft.later.append(functools.partial(_sharded, stage))
+    TUNE.later(keys, draft)
     for part in (model, keys):
         TUNE.end(part, draft)
-
-
-def _sharded(stage: int, draft: Draft, around: Around) -> None:
-    """What the recipe of so many GPUs does: those of several shard, the others are of one."""
-    several = around.gpus > 1 or draft.fields.get("train.framework") == "fsdp2"
-    draft.put("train.framework", "fsdp2" if several else "pytorch", "the recipe")
-    draft.put("train.zero", stage if several else 0, "the recipe")
 
 
 def _adapter(model: Keys, kind: str, draft: Draft) -> None:

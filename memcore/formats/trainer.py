@@ -17,7 +17,6 @@ from memcore.errors import shown
 from memcore.formats import accelerate, deepspeed, hub, launchers, megatron, methods
 from memcore.formats.draft import (
     AUTO,
-    Around,
     Draft,
     Keys,
     flag,
@@ -27,7 +26,7 @@ from memcore.formats.draft import (
 )
 from memcore.formats.programs import Program
 from memcore.formats.texts import options
-from memcore.words.training import ALL_LINEAR, AS_LOADED, EXPANDABLE, IN_16_BITS, LOWER, WHOLE
+from memcore.words.training import ALL_LINEAR, AS_LOADED, EXPANDABLE, IN_16_BITS, LOWER
 
 ATTENDS = ("attn_implementation", "flash_attn", "flash_attention")
 # Whose keys these are: each table with what its program does where a key is not said.
@@ -109,15 +108,13 @@ def read(
     if program is FACTORY:
         _of_megatron(keys, draft)
         if launchers.FACTORY_CLI in parts:
-            draft.later.append(launchers.of_factory)
+            launchers.LAUNCHERS.later(keys, draft, "factory")
     _attention(keys)
     _sum_of_lengths(keys, draft)
     HF.read(keys, draft)
     if program is AXOLOTL:
         AXOLOTL.read(keys, draft)
     draft.keeps_checkpoints(0, "save_total_limit")
-    if str(keys.values.get("device_map")) == AUTO:
-        draft.later.append(_spread)
     if keys.inner("accelerator_config").on("split_batches"):
         keys.values["split_batches"] = True
     draft.batch = draft.batch or draft.count(keys, "global_batch_size")
@@ -139,9 +136,7 @@ def read(
         draft.fields["train.adapter"] != "none"
     ):
         draft.leave("train.offload_parameters", NOTES["offloaded_base"])
-    accumulates = keys.inner("accelerator_config").inner("gradient_accumulation_kwargs")
-    if not accumulates.on("sync_each_batch"):
-        draft.later.append(_unreduced)
+    HF.later(keys, draft)
     still = program.table.get("frozen_tower", "")
     if keys.values.get(still, True) in (True, "true", "True"):
         draft.frozen_tower = still
@@ -235,31 +230,7 @@ def _defaults(program: Program, keys: Keys, draft: Draft) -> None:
         each.read(keys, draft, "defaults")
     if program is AXOLOTL:
         draft.otherwise(launchers.ALLOCATOR, EXPANDABLE, "axolotl's utils/__init__.py")
-        draft.later.append(_workers)
-
-
-def _spread(draft: Draft, around: Around) -> None:
-    """What a device_map of auto does where there is more than one GPU."""
-    if around.gpus > 1:
-        draft.leave("device_map", NOTES["spread"])
-
-
-def _unreduced(draft: Draft, around: Around) -> None:
-    """Gradients under FSDP (transformers 5.23: trainer.py; accelerate 1.15: no_sync)."""
-    of = draft.fields
-    several = of.get("train.grad_accumulation", 1) > 1 and around.gpus > 1
-    if not several or of.get("train.framework") != "fsdp2":
-        return
-    if of.get("train.offload_parameters", "none") == "none":
-        key = "sync_each_batch"
-        draft.put("train.gradients", WHOLE, key, "not said: the last micro-batch reduces them")
-    elif of.get("train.adapter", "none") == "none":
-        draft.leave("gradient_accumulation_steps", NOTES["unreduced"])
-
-
-def _workers(draft: Draft, around: Around) -> None:
-    """axolotl's own loader, where nobody says one: a worker for each GPU of the machine."""
-    draft.otherwise("train.loader_workers", around.gpus_per_node, "dataloader_num_workers")
+        AXOLOTL.later(keys, draft)
 
 
 def _plugins(keys: Keys) -> None:

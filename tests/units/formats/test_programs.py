@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from memcore.formats import Text, programs, read_files, servers
-from memcore.formats.draft import Draft, Keys, Words
+from memcore.formats.draft import Around, Draft, Keys, Words
 from memcore.formats.programs import Condition, Program, Row
 from memcore.formats.servers import SERVERS, told
 from memcore.formats.trainer import read
+from memcore.models import catalog
+from memcore.plan.models import resolve_model
 from memcore.plan.plan import field_paths, words_of
 
 FOLDER = files("presets") / "programs"
@@ -133,6 +135,21 @@ def test_a_row_tells_what_no_plan_says():
     assert not draft.left
     row.read(Keys({"mode": "all"}), draft)
     assert [str(each) for each in draft.left] == ["mode: 'all' is not planned"]
+
+
+def test_rows_wait_for_what_is_around_a_file():
+    program, keys = Program("none"), Keys({"spreads": True, "off": True})
+    rows = [
+        {"to": "serve.tp", "is": "around.gpus", "by": "every GPU", "when": "spreads around.gpus>1"},
+        {"to": "serve.pp", "is": 2, "by": "no GPU", "when": "around.gpus>8"},
+        {"keys": "off", "leave": "is not planned", "told": "x", "when": "!off around.gpus>1"},
+    ]
+    program.__dict__["table"], draft = {"later": rows}, Draft()
+    program.later(keys, draft)
+    assert (draft.fields, keys.rest()) == ({}, [])
+    around = Around(resolve_model("qwen3-8b"), catalog.accelerator("h100-sxm-80gb"), 8, 8)
+    draft.settle(around)
+    assert (draft.fields, draft.left) == ({"serve.tp": 8}, [])
 
 
 @pytest.mark.parametrize("program", ["transformers", "trl", "peft"])

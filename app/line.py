@@ -38,6 +38,9 @@ def draw(items: Iterable[Item], key: str) -> None:
 
 
 def _button(item: Item, text: str) -> None:
-    key = f"verdict_{item.verdict}" if item.verdict else None
-    with st.container(key=key, width="content"):
-        why.link(text, item.path, icon=f":material/{item.icon}:" if item.icon else None)
+    icon = f":material/{item.icon}:" if item.icon else None
+    if not item.verdict:
+        why.link(text, item.path, icon=icon)
+        return
+    with st.container(key=f"verdict_{item.verdict}", width="content"):
+        why.link(text, item.path, icon=icon)

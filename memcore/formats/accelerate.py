@@ -62,10 +62,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
 
 def _of_megatron(given: Keys, half: str, draft: Draft) -> None:
     """Megatron's options, as Accelerate calls them."""
-    start = "megatron_lm_"
-    own = {name.removeprefix(start): value for name, value in given.values.items()}
-    keys = Keys(own, f"{start}{{}}".format)
-    given.told = True
+    keys = given.without("megatron_lm_")
     MEGATRON.read(keys, draft)
     known = {theirs: keys.take(ours) for ours, theirs in MEGATRON.renamed.items()}
     said = {name: value for name, value in known.items() if value is not None}
@@ -133,9 +130,7 @@ def launched(given: Mapping[str, Any], draft: Draft) -> None:
 
 def _mesh(given: Keys, draft: Draft) -> None:
     """How ranks are shared out."""
-    start = "parallelism_config_"
-    keys = Keys({k.removeprefix(start): v for k, v in given.values.items()}, f"{start}{{}}".format)
-    given.told = True
+    keys = given.without("parallelism_config_")
     MESH.read(keys, draft)
     MESH.end(keys, draft)
 
@@ -159,8 +154,7 @@ def _deepspeed(keys: Keys, draft: Draft) -> None:
 
 def shards(given: Keys, words: str, draft: Draft) -> None:
     """What an fsdp_config says, and transformers' `fsdp`, as in 'full_shard auto_wrap offload'."""
-    keys = Keys({k.removeprefix("fsdp_"): v for k, v in given.values.items()}, "fsdp_{}".format)
-    given.told = True
+    keys = given.without("fsdp_")
     draft.put("train.framework", "fsdp2", "fsdp_config", "FSDP")
     strategy = keys.take("sharding_strategy")
     named = words.upper().split()
@@ -183,7 +177,6 @@ def shards(given: Keys, words: str, draft: Draft) -> None:
     FSDP.read(keys, draft)
     if keys.on("activation_checkpointing"):
         # Beside gradient_checkpointing, which is off then, since both together are an error.
-        draft.said = [said for said in draft.said if said.field != "train.checkpointing"]
-        draft.fields.pop("train.checkpointing", None)
+        draft.forget("train.checkpointing")
         draft.put("train.checkpointing", "full", "fsdp_activation_checkpointing", True)
     draft.end(keys, FSDP.left, ACCELERATE.harmless)

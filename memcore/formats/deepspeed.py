@@ -44,7 +44,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
     if "bfloat16" in keys.values:  # of versions before
         keys.values.setdefault("bf16", keys.values.pop("bfloat16"))
     DEEPSPEED.read(keys, draft)
-    draft.batch = draft.batch or draft.count(keys, "train_batch_size")
+    draft.share_out(keys, "train_batch_size")
     draft.later.append(_at_once)
     zero = keys.inner("zero_optimization")
     ZERO.read(zero, draft, "counts")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -156,11 +156,30 @@ def hyphened(key: str) -> str:
     return underscored(key.replace("_", "-"))
 
 
+def sections(
+    values: Mapping[str, Any],
+    depth: int,
+    enters: Callable[[str, Mapping[str, Any]], bool] = lambda name, section: True,
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """A document and the sections in it that it `enters`, each with its path, a dot behind each
+    name; those that lie less deep come first."""
+    level = [("", values)]
+    for _ in range(depth):
+        yield from level
+        level = [
+            (f"{path}{name}.", value)
+            for path, section in level
+            for name, value in section.items()
+            if isinstance(value, Mapping) and enters(str(name), value)
+        ]
+
+
 class Keys:
     """The keys of one file, or of one section of it. What is taken was read; the rest is told.
 
     form: how the file writes a key; inside: the sections that were opened, by their keys; neither:
-    those that were asked whether they are on and say neither; told: whether the rest was told.
+    those that were asked whether they are on and say neither; several: those that say several
+    values, of which one was read; told: whether the rest was told.
     """
 
     def __init__(self, values: Mapping[str, Any], form: Callable[[str], str] = str):
@@ -169,6 +188,7 @@ class Keys:
         self.taken: set[str] = set()
         self.inside: dict[str, Keys] = {}
         self.neither: dict[str, Any] = {}
+        self.several: dict[str, list[Any]] = {}
         self.told = False
 
     def take(self, *keys: str, words: Container[str] = ()) -> Any:
@@ -182,7 +202,10 @@ class Keys:
     def one(self, *keys: str, words: Container[str] = ()) -> Any:
         """The same of what has one value: of several words after an option the first is its."""
         value = self.take(*keys, words=words)
-        return value[0] if isinstance(value, list) and value else value
+        if not (isinstance(value, list) and value):
+            return value
+        self.several |= dict.fromkeys((k for k in keys if self.values.get(k) is value), value)
+        return value[0]
 
     def on(self, *keys: str) -> bool:
         """Whether one of these keys is on; what is neither on nor off is a name of something, and
@@ -210,6 +233,12 @@ class Keys:
             form = f"{self.written(key)}.{{}}".format
             self.inside[key] = Keys(value if isinstance(value, Mapping) else {}, form)
         return self.inside[key]
+
+    def without(self, start: str) -> Keys:
+        """The same without what their names begin with; they are told in place of these."""
+        self.told = True
+        values = {key.removeprefix(start): value for key, value in self.values.items()}
+        return Keys(values, f"{start}{{}}".format)
 
     def rest(self) -> list[str]:
         """Keys that say something and were not taken."""
@@ -293,6 +322,11 @@ class Draft:
             text = value if given is None else given
             self.said.append(Said(key, shown(text)[1:-1], path))
 
+    def forget(self, path: str) -> Any:
+        """Takes back what was said of a field, and returns it."""
+        self.said = [said for said in self.said if said.field != path]
+        return self.fields.pop(path, None)
+
     def otherwise(self, path: str, value: Any, key: str) -> None:
         """What a program does where no file says a key; the first program that is asked counts."""
         self.defaults.setdefault(path, (value, key))
@@ -333,6 +367,12 @@ class Draft:
 
         if prompts:
             self.later.append(shared_out)
+
+    def share_out(self, keys: Keys, *named: str, usual: int = 0) -> None:
+        """The sequences of a step over all ranks, as the first of some keys says; the first file
+        that says it counts."""
+        said = self.count(keys, *named)
+        self.batch = self.batch or said or usual
 
     def leave(self, key: str, why: str) -> None:
         """A key that moves memory or time, and that no plan says; once."""
@@ -376,6 +416,10 @@ class Draft:
             if isinstance(value, str) and not value.startswith(UNSET):
                 unclear = "is neither on nor off: on is planned"
                 self.leave(keys.written(key), f"{shown(value)} {unclear}")
+        for key, (first, *more) in keys.several.items():
+            if more:
+                others = ", ".join(shown(each) for each in more[:4])
+                self.leave(keys.written(key), f"{shown(first)} is read, and not {others}")
         rest = keys.rest()
         self.unread += map(keys.written, rest[MOST_KEYS:])
         for key in rest[:MOST_KEYS]:

@@ -16,6 +16,7 @@ import yaml
 
 from memcore.errors import Issue, PlanError, did_you_mean, shown
 from memcore.formats import accelerate, deepspeed, hub, registry, servers, trainer
+from memcore.formats.draft import hyphened, underscored
 from memcore.formats.megatron import MEGATRON
 from memcore.formats.programs import Program
 from memcore.formats.reading import MODEL, read_files
@@ -26,7 +27,7 @@ from memcore.plan.field import describes
 from memcore.plan.plan import Plan, facts, field_paths, get, value_text
 from memcore.serving import server
 from memcore.units import GiB
-from memcore.words.engines import DEFAULT_SHARE, DEVICE, ENGINES
+from memcore.words.engines import DEFAULT_SHARE, DEVICE, ENGINES, other_versions
 from memcore.words.serving import EAGER
 from memcore.words.training import ALL_LINEAR, FRAMEWORKS, FULL_ITERATION, listed
 
@@ -58,11 +59,13 @@ def export(plan: Plan, program: str) -> Exported:
         message = f"{shown(program)} does not run {what}; {did_you_mean(program, known)}"
         raise PlanError([Issue(field, message)])
     if program in SERVERS:
-        server = next(each for each in servers.SERVERS if each.label == program)
+        server = SERVERS[program]
         if not plan.serve.memory_utilization and ENGINES[program].share == DEVICE:
             # vLLM's own share has changed, and the plan's is said.
             plan = plan.changed("serve.memory_utilization", DEFAULT_SHARE)
         told = {path for row in server.rows["read"] for path in row.to} | SERVED
+        if program in other_versions(plan.engine):
+            told |= {"serve.engine"}  # an older one, which no option says
         written = _server(plan, server)
     else:
         written = WRITERS[program](plan)
@@ -221,7 +224,7 @@ def _megatron(plan: Plan) -> dict[str, str]:
     if t.zero == ZERO_3:
         said |= {"use_distributed_optimizer": True, "ckpt_format": "fsdp_dtensor"}
     for name, value in said.items():
-        words += [f"--{_hyphens(name)}"] if value is True else [f"--{_hyphens(name)}", value]
+        words += [hyphened(name)] if value is True else [hyphened(name), value]
     if t.checkpointing == "selective":
         words += ["--recompute-modules", *listed(t.recompute_modules)]
     if FULL_ITERATION in (graphs := listed(t.cuda_graphs)):
@@ -242,7 +245,7 @@ def _layers(config: Mapping[str, Any]) -> list[Any]:
         return []
     sizes = MEGATRON.table["config"].items()
     words = [word for name, option in sizes if config.get(name)
-             for word in (f"--{_hyphens(option)}", config[name])]  # fmt: skip
+             for word in (hyphened(option), config[name])]  # fmt: skip
     if groups := config.get("num_key_value_heads"):
         words += ["--group-query-attention", "--num-query-groups", groups]
     words += ["--swiglu", "--normalization", "RMSNorm", "--position-embedding-type", "rope"]
@@ -265,7 +268,7 @@ def _command(words: list[Any]) -> str:
 
 def _server(plan: Plan, server: Server) -> dict[str, str]:
     """The command that starts a server, of those options that its reader knows."""
-    s, words = plan.serve, [*SERVERS[server.engine]]
+    s, words = plan.serve, [*server.listed("starts")]
     words += [_file(plan) if server.engine == LLAMA_CPP else _name(plan)]
     said = server.written(plan)
     if said.get("cache_type_v", "") is None:  # as keys are
@@ -273,10 +276,9 @@ def _server(plan: Plan, server: Server) -> dict[str, str]:
     for option, value in said.items():
         if value in (None, False, 0, 0.0, "auto", "same"):  # which the program decides
             continue
-        name = f"--{option if server.engine == UNDERSCORED else _hyphens(option)}"
+        name = underscored(option) if "underscored" in server.table else hyphened(option)
         words += [name] if value is True else [name, str(value)]
     if server.engine == "vllm":
-        words += ["--no-enable-chunked-prefill"] if s.prefill == "whole" else []
         words += ["--speculative-config", _guesses(plan)] if s.draft_tokens else []
         if plan.second_tier:
             words += ["--kv-offloading-size", str(_size_of_tier(plan))]
@@ -284,7 +286,8 @@ def _server(plan: Plan, server: Server) -> dict[str, str]:
         words += ["--enable-hierarchical-cache"] if plan.second_tier else []
     elif server.engine == LLAMA_CPP:
         words += _slots(plan)
-    return {"serve.sh": _command(words)}
+    version = f"# {plan.engine}\n" if server.engine in other_versions(plan.engine) else ""
+    return {"serve.sh": version + _command(words)}
 
 
 def _size_of_tier(plan: Plan) -> int:
@@ -317,10 +320,6 @@ def _slots(plan: Plan) -> list[Any]:
     return words
 
 
-def _hyphens(option: str) -> str:
-    return option.replace("_", "-")
-
-
 def _draft(plan: Plan) -> str:
     """What guesses, by a preset's name or, of a file, by its folder's."""
     word: str = plan.serve.draft_model
@@ -336,7 +335,6 @@ def _guesses(plan: Plan) -> str:
     return json.dumps({**who, "num_speculative_tokens": s.draft_tokens})
 
 
-UNDERSCORED = "tensorrt-llm"
 LLAMA_CPP, TITAN = "llama.cpp", "torchtitan"
 SERVED = {
     f"serve.{name}"
@@ -345,12 +343,7 @@ SERVED = {
         *("max_seq_len", "gpu_layers", "cpu_moe_layers", "offload_kv", "offload_weights"),
     )
 }
-SERVERS: dict[str, tuple[str, ...]] = {
-    "vllm": ("vllm", "serve"),
-    "sglang": ("python", "-m", "sglang.launch_server", "--model-path"),
-    "tensorrt-llm": ("trtllm-serve",),
-    LLAMA_CPP: ("llama-server", "--model"),
-}
+SERVERS = {each.label: each for each in servers.SERVERS if "starts" in each.table}
 DESCRIBED = ("megatron", "deepspeed")  # files that name no model
 TRAINERS = {
     "pytorch": ("trl", "axolotl"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.errors import Issue, PlanError
 from memcore.formats.draft import Draft, Keys
 from memcore.formats.programs import Program
 
@@ -24,9 +23,7 @@ def recognise(values: Mapping[str, Any]) -> bool:
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What the file says. Raises PlanError of an export, which neither trains nor serves."""
     keys = Keys(values)
-    if "export_dir" in values:
-        message = "the file is of an export: give one of a training or of a server"
-        raise PlanError([Issue("export_dir", message)])
+    SERVING.read(keys, draft, "refused")
     SERVING.begin(keys, draft)
     said = str(keys.one("infer_backend") or "").lower()
     engines = SERVING.words["engines"]

@@ -34,8 +34,6 @@ OTHERS = re.compile(
 )
 # Positions that have no weights: Megatron-DeepSpeed's ALiBi, and none at all.
 UNLEARNED = ("alibi", "none")
-# What describes layers that options do not.
-OWN_LAYERS = {"spec": "layers of their own are", "encoder_num_layers": "an encoder is"}
 
 
 def recognise(command: Sequence[str]) -> bool:
@@ -81,7 +79,7 @@ def arguments(keys: Keys, draft: Draft) -> None:
     if apart and layers and all_of % (stages * apart) == 0:
         key = "--num-layers-per-virtual-pipeline-stage"
         draft.put("parallel.virtual_stages", all_of // stages // apart, key, apart)
-    draft.batch = draft.batch or draft.count(keys, "global_batch_size")
+    draft.share_out(keys, "global_batch_size")
     draft.config = draft.config or _config(keys, layers, draft)
 
 
@@ -160,18 +158,9 @@ def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:
     hidden, heads = (draft.count(keys, k) for k in ("hidden_size", "num_attention_heads"))
     if not (layers and hidden and heads):
         return None
-    for name, what in OWN_LAYERS.items():
-        if keys.on(name):
-            message = f"{what} not read from arguments; give the config.json beside them"
-            raise PlanError([Issue(keys.written(name), message)])
-    gated = keys.on("swiglu")
+    MEGATRON.read(keys, draft, "described")
     where = keys.take("position_embedding_type", words=("none",))
     rotary = keys.on("use_rotary_position_embeddings") or where == "rope"
-    if not rotary and where not in (None, "learned_absolute"):
-        unlearned = str(where).lower() in UNLEARNED
-        instead = "without weights for positions" if unlearned else "with learned positions"
-        draft.leave(keys.written("position_embedding_type"), f"{shown(where)} is planned {instead}")
-    rms = str(keys.take("normalization") or "").lower() == "rmsnorm"
     own = keys.take("untie_embeddings_and_output_weights") is not None
     positions = draft.count(keys, "max_position_embeddings", "seq_length") or 4096
     kind = str(keys.take("tokenizer_type") or "")
@@ -199,21 +188,7 @@ def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:
             "attn_pdrop": 0.0 if str(keys.take("attention_dropout")) in ("0", "0.0") else 0.1,
             "tie_word_embeddings": not own,
         }
-    if not (gated and rms):
-        message = (
-            "rotary positions without it or --swiglu are no family known; give the config.json"
-        )
-        raise PlanError([Issue("--normalization", message)])
-    for name in ("norm_epsilon", "rotary_base"):
-        keys.take(name)
-    if not keys.on("disable_bias_linear"):
-        draft.leave(
-            "--disable-bias-linear", "not said, and biases of linear layers are not planned"
-        )
-    for name in ("hidden_dropout", "attention_dropout"):
-        if str(keys.take(name)) not in ("0", "0.0"):
-            message = f"{shown(keys.values.get(name, 0.1))}: masks of dropout are not planned here"
-            draft.leave(keys.written(name), message)
+    MEGATRON.read(keys, draft, "of_llama")
     experts = draft.count(keys, "num_experts")
     grouped = keys.on("group_query_attention")
     groups = draft.count(keys, "num_query_groups") or 1 if grouped else heads

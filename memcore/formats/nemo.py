@@ -12,7 +12,7 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import megatron
-from memcore.formats.draft import Draft, Keys, UnsaidError, flag, names
+from memcore.formats.draft import Draft, Keys, UnsaidError, flag, names, sections
 from memcore.formats.methods import reference
 from memcore.formats.programs import Program
 from memcore.formats.texts import overridden
@@ -24,13 +24,13 @@ MAX_DEPTH = 6
 
 def recognise(values: Mapping[str, Any]) -> bool:
     """Whether a document is such a file."""
-    sections = {name for name, value in values.items() if isinstance(value, Mapping)}
+    named = {name for name, value in values.items() if isinstance(value, Mapping)}
     known = _flat(values).keys()
     return bool(
-        ({"model", "trainer"} <= sections and "micro_batch_size" in known)
-        or ({"model", "train"} <= sections and "tensor_model_parallel_size" in known)
-        or ("policy" in sections and {"megatron_cfg", "dtensor_cfg"} & known)
-        or {"distributed", "step_scheduler"} <= sections
+        ({"model", "trainer"} <= named and "micro_batch_size" in known)
+        or ({"model", "train"} <= named and "tensor_model_parallel_size" in known)
+        or ("policy" in named and {"megatron_cfg", "dtensor_cfg"} & known)
+        or {"distributed", "step_scheduler"} <= named
     )
 
 
@@ -155,13 +155,15 @@ def _adapter(values: Mapping[str, Any], sharded: bool, draft: Draft) -> None:
     megatron.adapt(draft, targets, "peft.target_modules")
 
 
-def _section(values: Mapping[str, Any], name: str, depth: int = MAX_DEPTH) -> Mapping[str, Any]:
+def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """The section of this name that lies least deep and is switched on, or an empty one."""
-    found = values.get(name)
-    if isinstance(found, Mapping):
-        return found if _is_on(found) else {}
-    inner = [v for v in values.values() if isinstance(v, Mapping)] if depth else []
-    return next((s for s in (_section(v, name, depth - 1) for v in inner) if s), {})
+    within = sections(values, MAX_DEPTH)
+    return next((s for path, s in within if _last(path) == name and _is_on(s)), {})
+
+
+def _last(path: str) -> str:
+    """The name of a section, by its path."""
+    return path.removesuffix(".").rpartition(".")[2]
 
 
 def _sharded(keys: Keys, half: str, draft: Draft) -> None:
@@ -169,7 +171,7 @@ def _sharded(keys: Keys, half: str, draft: Draft) -> None:
     NEMO.read(keys, draft, "sharded")
     if keys.on("sequence_parallel") and draft.fields.get("parallel.tp", 1) > 1:
         draft.put("parallel.sequence_parallel", True, "sequence_parallel", True)
-    draft.batch = draft.batch or draft.count(keys, "global_batch_size")
+    draft.share_out(keys, "global_batch_size")
     if "bf" not in half and "32" not in half:
         draft.leave("precision", f"{shown(half)} is planned in fp32")
     draft.put("train.precision", "bf16-mixed" if "bf" in half else "fp32", "precision", half)
@@ -184,25 +186,22 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """All keys of all sections, by their last names; of two the one that lies less deep. A section
     that is switched off says nothing."""
     found: dict[str, Any] = {}
-    level = [values]
-    for _ in range(MAX_DEPTH):
-        below: list[Mapping[str, Any]] = []
-        for section in level:
-            for name, value in section.items():
-                others = NEMO.names["others"]
-                if isinstance(value, Mapping) and name not in others and _is_on(value):
-                    below.append(value)
-                    found.setdefault(str(name), True)
-                elif not isinstance(value, Mapping):
-                    found.setdefault(str(name), value)
-        level = below
+    for _, section in sections(values, MAX_DEPTH, _counts):
+        for name, value in section.items():
+            if not isinstance(value, Mapping):
+                found.setdefault(str(name), value)
+            elif _counts(str(name), value):
+                found.setdefault(str(name), True)
     return found
 
 
-def _sections(values: Mapping[str, Any], depth: int = MAX_DEPTH) -> set[str]:
+def _counts(name: str, section: Mapping[str, Any]) -> bool:
+    return name not in NEMO.names["others"] and _is_on(section)
+
+
+def _sections(values: Mapping[str, Any]) -> set[str]:
     """The names of sections at any depth."""
-    inner = {str(n): v for n, v in values.items() if isinstance(v, Mapping)} if depth else {}
-    return {*inner}.union(*(_sections(each, depth - 1) for each in inner.values()))
+    return {_last(path) for path, _ in sections(values, MAX_DEPTH)}
 
 
 def _is_on(section: Mapping[str, Any]) -> bool:

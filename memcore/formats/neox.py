@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.errors import Issue, PlanError, shown
+from memcore.errors import Issue, PlanError
 from memcore.formats import deepspeed
 from memcore.formats.draft import Draft, Keys, UnsaidError, number
 from memcore.formats.programs import Program
@@ -45,8 +45,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
             f"has none, and each GPU works on {parts} times what it would",
         )
         for name in ("tp", "pp", "cp"):
-            draft.fields.pop(f"parallel.{name}", None)
-        draft.said = [said for said in draft.said if not said.field.startswith("parallel.")]
+            draft.forget(f"parallel.{name}")
     draft.put("train.attention", "flash" if _flash(keys) else "eager", "attention-config")
     NEOX.begin(keys, draft)
     draft.config = draft.config or _config(keys, draft)
@@ -64,10 +63,7 @@ def _config(keys: Keys, draft: Draft) -> dict[str, Any] | None:
     )
     if not (hidden and heads and layers):
         return None
-    where = str(keys.one("pos_emb") or "learned")
-    if where != "rotary":
-        message = f"{shown(where)} positions are no family known; give the config.json beside it"
-        raise PlanError([Issue("pos-emb", message)])
+    NEOX.read(keys, draft, "described")
     vocabulary = draft.count(keys, "padded_vocab_size", "vocab_size")
     if not vocabulary:
         by_gpt2 = str(keys.take("tokenizer_type") or "GPT2").startswith(("GPT2", "HFGPT2"))

@@ -8,7 +8,8 @@ A table is read once, when somebody first needs it. It has
     prompt, answer    keys of the tokens of a rollout; usual_tokens: of each where nobody says it
     prompts, answers  keys of the prompts of a step, and of the answers to each; usual_prompts
     words     by name: words of a plan, each with the program's words for it, the usual one first
-    renamed   keys of another table, each with this program's names for it
+    renamed   keys of another table, each with this program's names for it; usual: what these are
+              where nobody says it; of `names`, dropped: those that mean nothing there
     names     by name: sets of keys
     left      keys that move memory or time and that no plan says, by why
     harmless  names of keys that move neither, and parts that such names contain
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from memcore.errors import shown
+from memcore.errors import Issue, PlanError, shown
 from memcore.formats.draft import (
     Around,
     Draft,
@@ -155,6 +156,7 @@ class Row:
     within  the section of the file that the keys are in, by its path
     when    conditions, which all must hold, or the row says nothing
     leave   what is told of the key as what no plan says; {} stands for its value
+    refuse  why no plan is made of a file with the key
     """
 
     to: tuple[str, ...]
@@ -172,6 +174,7 @@ class Row:
     within: tuple[str, ...]
     when: tuple[Condition, ...]
     leave: str
+    refuse: str
 
     def asks(self, keys: Keys, draft: Draft) -> bool:
         """Whether its conditions of keys hold; all its keys count as read."""
@@ -182,7 +185,7 @@ class Row:
         return all(holds)
 
     def read(self, keys: Keys, draft: Draft, around: Around | None = None) -> None:
-        """What the keys of a file say by this row."""
+        """What the keys of a file say by this row. Raises PlanError where it refuses them."""
         for section in self.within:
             keys = keys.inner(section)
         # all their keys count as read
@@ -214,6 +217,8 @@ class Row:
             draft.otherwise(path, usually, self.by or keys.written(self.keys[0]))
         if self.leave:
             draft.leave(key, self.leave.replace("{}", shown(given)[1:-1]))
+        if self.refuse:
+            raise PlanError([Issue(key, self.refuse.replace("{}", shown(given)[1:-1]))])
 
     @property
     def is_read(self) -> bool:
@@ -297,8 +302,11 @@ class Program:
         return {theirs: ours for ours, several in mine for theirs in several.split()}
 
     def rename(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values by the names of another table's keys."""
-        return {self.renamed.get(name, name): value for name, value in values.items()}
+        """Values by the names of another table's keys, and those that are usual; not those that
+        mean nothing there."""
+        means = {n: v for n, v in values.items() if n not in self.names.get("dropped", ())}
+        own = {self.renamed.get(name, name): value for name, value in means.items()}
+        return {**self.table.get("usual", {}), **own}
 
     @functools.cached_property
     def left(self) -> Mapping[str, str]:
@@ -348,6 +356,7 @@ class Program:
             tuple(filter(None, said.get("within", "").split("."))),
             tuple(map(Condition.of, said.get("when", "").split())),
             said.get("leave", ""),
+            said.get("refuse", ""),
         )
 
     def begin(self, keys: Keys, draft: Draft) -> None:
@@ -355,7 +364,7 @@ class Program:
         `model`, `nodes`, `each` and `batch`."""
         model, nodes, each, batch = map(self.listed, ("model", "nodes", "each", "batch"))
         draft.model = draft.model or str(keys.one(*model) or "")
-        draft.batch = draft.batch or draft.count(keys, *batch) or self.table.get("usual_batch", 0)
+        draft.share_out(keys, *batch, usual=self.table.get("usual_batch", 0))
         machines = draft.count(keys, *nodes) or 1
         of_each = draft.count(keys, *each) or self.table.get("usual_each", 0)
         draft.nodes = max(draft.nodes, machines)

@@ -599,8 +599,7 @@ def _guesser(draft: Draft, config_of: Callable[[str], str], assumed: list[Issue]
         message = f"the config.json of {shown(draft.guesser)} on this machine"
         assumed.append(Issue(GUESSER, message))
     elif not known:
-        draft.fields.pop("serve.draft_tokens", None)
-        draft.said = [said for said in draft.said if said.field != "serve.draft_tokens"]
+        draft.forget("serve.draft_tokens")
         draft.leave(
             "speculative decoding",
             f"{shown(draft.guesser)} is no preset; give its config.json beside the file",

@@ -14,7 +14,7 @@ from typing import Any
 
 from memcore.errors import shown
 from memcore.formats import hub, placement, python
-from memcore.formats.draft import Around, Draft, Keys, UnsaidError, hyphened, positive
+from memcore.formats.draft import Around, Draft, Keys, UnsaidError, hyphened, names, positive
 from memcore.formats.programs import Program, tables_with
 from memcore.formats.texts import OF_LLAMA, UNSET, adds, module, options
 from memcore.units import GiB
@@ -31,10 +31,12 @@ class Server(Program):
 
     A table has besides `engine`, the word of serve.engine; `command`, what a command has in it;
     `label`, where no plan has its engine and the nearest is planned; `model`, the options that name
-    the model, after a word without a dash; `quantized`, those that say how weights are quantized;
-    `imports` and `calls`, the module of Python that starts it and its functions that do;
-    `second_tier`, the option of a cache in the host's memory; `guess`, those of who guesses tokens:
-    how, the model, how many, each with '|' between its names; `guess_in`, the section they are in.
+    the model, after a word without a dash; `starts`, the words that one is written with before the
+    model, and `underscored`, that '_' parts those of its options; `quantized`, those that say how
+    weights are quantized; `imports` and `calls`, the module of Python that starts it and its
+    functions that do; `second_tier`, the option of a cache in the host's memory; `guess`, those of
+    who guesses tokens: how, the model, how many, each with '|' between its names; `guess_in`, the
+    section they are in.
     """
 
     def __init__(self, name: str):
@@ -301,7 +303,8 @@ def _read(server: Server, keys: Keys, model: str, draft: Draft) -> None:
     if server.label != server.engine:
         draft.leave(server.label, f"its own engine is not planned: {server.engine}'s is")
     draft.model = draft.model or str(keys.one(*server.listed("model")) or model)
-    draft.served = draft.served or str(keys.one("served_model_name", "alias", "a") or "")
+    served = names(keys.take("served_model_name", "alias", "a"))  # one model has several
+    draft.served = draft.served or next(iter(served), "")
     server.read(keys, draft)
     for name in server.names.get("beside", ()):  # files with more options
         if isinstance(file := keys.one(name), str):
@@ -422,8 +425,7 @@ def _shared_out(keys: Keys, draft: Draft) -> int:
     def share_out(draft: Draft, around: Around) -> None:
         ranks = draft.fields.get("serve.tp", 1)
         if apart and ranks > 1:
-            draft.said = [said for said in draft.said if said.field != "serve.tp"]
-            del draft.fields["serve.tp"]
+            draft.forget("serve.tp")
             each = max(1, ranks // (copies or ranks))
             draft.put("serve.tp", each, "data-parallel attention", f"{ranks} ranks")
         over = ranks if apart else experts
@@ -566,7 +568,8 @@ def _drafts(draft: Draft, method: Any, model: Any, tokens: Any) -> None:
         return
     kind = str(method or "").lower().replace("_", "").replace("-", "")
     guessers = SHARED.words["guessers"]
-    kind = next((k for k in guessers if kind.startswith(k)), kind)
+    known = (k for k in guessers if kind.startswith(k) and not kind.removeprefix(k).isdigit())
+    kind = next(known, kind)
     guesser = guessers.get(kind) or hub.preset(str(model or ""))
     if kind.endswith("mtp"):
         guesser = "mtp"

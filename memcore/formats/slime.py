@@ -44,7 +44,7 @@ def launched(command: Sequence[str], draft: Draft) -> None:
         SLIME.rollouts(keys, draft)
     _packed(keys, draft)
     given = {name: value for name, value in keys.values.items() if name not in keys.taken}
-    own = Keys({"bf16": True} | given, hyphened)
+    own = Keys(SLIME.rename(given), hyphened)
     megatron.arguments(own, draft)
     keys.taken |= own.taken
     SLIME.end(keys, draft)

@@ -22,16 +22,15 @@ from memcore.formats.draft import (
     positive,
     underscored,
 )
+from memcore.formats.programs import Program
 from memcore.formats.texts import options
 
 JOBS = ("sft", "pt", "rlhf")
 TYPES = ("tuner_type", "train_type", "sft_type")
 MARKS = {*TYPES, "attn_impl", "split_dataset_ratio"}
-ATTENTION = {"flash_attn": "flash_attention_2", "flash_attention_2": "flash_attention_2"}
 TUNERS = ("lora", "full", "none")
 OFFLOADED = {"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
-# Names of Megatron's that `megatron sft` changes.
-OF_MEGATRON = {"max_length": "seq_length", "torch_dtype": ""}
+MEGATRON = Program("ms-swift", "megatron")
 
 
 def recognise(values: Mapping[str, Any]) -> bool:
@@ -75,10 +74,7 @@ def launched(command: Sequence[str], draft: Draft) -> None:
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What the Trainer is told."""
     own = trainer.SWIFT.rename(values)
-    attention = str(own.get("attn_implementation", ""))
-    own["attn_implementation"] = ATTENTION.get(attention, attention) or None
-    own.setdefault("torch_dtype", "bfloat16")
-    tuner = str(own.setdefault("finetuning_type", "lora"))
+    tuner = str(own["finetuning_type"])
     if tuner not in TUNERS:
         draft.leave(underscored("tuner_type"), f"{tuner} is planned as lora")
         own["finetuning_type"] = "lora"
@@ -120,7 +116,7 @@ def _accumulates(draft: Draft, around: Around) -> None:
 def _megatron(given: Mapping[str, Any], draft: Draft) -> None:
     """What Megatron is told: its own options, but for the model, which is a checkpoint of
     transformers."""
-    own = {OF_MEGATRON.get(name, name): value for name, value in given.items()}
+    own = MEGATRON.rename(given)
     draft.model = draft.model or str(own.pop("model", "") or own.pop("load", ""))
     tuner = str(next((own.pop(name) for name in TYPES if name in own), "full"))
     adapted = ("lora_rank", "lora_dropout", "target_modules", "lora_alpha", "merge_lora")
@@ -138,8 +134,4 @@ def _megatron(given: Mapping[str, Any], draft: Draft) -> None:
     if dtype not in ("float16", "bfloat16"):
         draft.leave(underscored("torch_dtype"), f"{shown(dtype)} is planned in bf16")
     own |= {half: True}
-    own.setdefault("use_distributed_optimizer", True)
-    own.setdefault("recompute_granularity", "selective")
-    own.setdefault("micro_batch_size", 1)
-    own.setdefault("global_batch_size", 16)
     megatron.told(Keys(own, underscored), draft)

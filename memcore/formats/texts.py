@@ -100,8 +100,9 @@ class Text:
         """The words of each command in a script, a page with commands in it, or a compose file.
 
         A variable is what the text sets it to; one that it does not set stays as it is written.
+        What is only printed comes last.
         """
-        return _commands(self)
+        return tuple(sorted(_commands(self), key=prints))
 
     @functools.cached_property
     def is_long(self) -> bool:
@@ -1064,7 +1065,15 @@ def options(words: Iterable[str]) -> tuple[list[str], dict[str, str | bool | lis
     return plain, found
 
 
+def prints(command: Sequence[str]) -> bool:
+    """Whether a command prints what may be another."""
+    return command[:1] in (("echo",), ("printf",))
+
+
 def adds(command: Sequence[str], chosen: Sequence[str]) -> bool:
-    """Whether a command says an option otherwise than one that was chosen, or has one more."""
+    """Whether a command says an option otherwise than one that was chosen, or has one more, and is
+    no copy of one that is printed."""
+    if prints(command):
+        return False
     own, others = options(command)[1], options(chosen)[1]
     return any(others.get(name) != value for name, value in own.items())

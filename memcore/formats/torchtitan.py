@@ -59,7 +59,7 @@ def read(values: Mapping[str, Any], draft: Draft) -> None:
         TITAN.read(saved, draft, "checkpoint")
         draft.keeps_checkpoints(10, "checkpoint.keep_latest_k")
     _attention(model, draft)
-    draft.batch = draft.batch or draft.count(training, "global_batch_size")
+    draft.share_out(training, "global_batch_size")
     if draft.fields.get("parallel.pp", 1) > 1:
         _pieces(parallel, draft)
     cut = draft.fields.get("parallel.tp", 1) > 1

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from memcore.errors import Issue, PlanError
 from memcore.formats import hub, methods
 from memcore.formats.draft import Draft, Keys, names
 from memcore.formats.programs import Program
@@ -21,12 +20,6 @@ PART = "_component_"
 PAIRED = re.compile(r"\.(DPO|IPO|SimPO|KTO)Loss$", re.IGNORECASE)
 BUILDER = re.compile(r"torchtune\.models\.\w+\.(lora_|qlora_)?(\w+)")
 TUNE = Program("torchtune")
-# What the recipes have that train nothing.
-OTHERS = {
-    "tasks": "the file is of an evaluation",
-    "max_new_tokens": "the file is of a generation",
-    "quantizer": "the file is of a quantization",
-}
 
 
 def recognise(values: Mapping[str, Any]) -> bool:
@@ -38,9 +31,7 @@ def recognise(values: Mapping[str, Any]) -> bool:
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What the file says. Raises PlanError of one that trains nothing."""
     keys = Keys(values)
-    if other := next((name for name in OTHERS if name in values and "loss" not in values), ""):
-        message = f"{OTHERS[other]}, and a recipe that trains is planned: give the file of one"
-        raise PlanError([Issue(other, message)])
+    TUNE.read(keys, draft, "refused")
     model = keys.inner("model")
     built = BUILDER.match(str(model.take(PART)))
     if built:

@@ -22,6 +22,7 @@ from memcore.formats.draft import (
     flag,
     mixed,
     names,
+    sections,
     underscored,
 )
 from memcore.formats.programs import Program
@@ -32,6 +33,7 @@ ATTENDS = ("attn_implementation", "flash_attn", "flash_attention")
 # Whose keys these are: each table with what its program does where a key is not said.
 HF, AXOLOTL, FACTORY = map(Program, ("transformers", "axolotl", "llamafactory"))
 TRL, SWIFT = Program("trl"), Program("ms-swift")
+FACTORY_MEGATRON = Program("llamafactory", "megatron")  # whose options it may give
 LLAVA, QLORA, QWEN = map(Program, ("llava", "qlora", "qwen-finetune"))
 OWN = (AXOLOTL, FACTORY, TRL, LLAVA, QLORA)  # which have keys that no other has
 MODEL = HF.listed("model")
@@ -117,7 +119,7 @@ def read(
     draft.keeps_checkpoints(0, "save_total_limit")
     if keys.inner("accelerator_config").on("split_batches"):
         keys.values["split_batches"] = True
-    draft.batch = draft.batch or draft.count(keys, "global_batch_size")
+    draft.share_out(keys, "global_batch_size")
     every, each = (draft.count(keys, name) for name in ("batch_size", "micro_batch_size"))
     if program is AXOLOTL and every and each and every % each == 0:
         draft.put("train.grad_accumulation", every // each, keys.written("batch_size"), every)
@@ -164,11 +166,8 @@ OF_A_STEP = MARKS - {*MODEL, "micro_batch_size"}  # which say that a file is of 
 def _deep(values: Mapping[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     """The same with the keys of all sections, if they say then that it is of a training."""
     more: dict[str, Any] = {}
-    level: list[Mapping[str, Any]] = [values]
-    for _ in range(MAX_DEPTH):
-        inner = [(name, value) for each in level for name, value in each.items()]
-        more |= {name: value for name, value in inner if name not in more}
-        level = [value for _, value in inner if isinstance(value, Mapping)]
+    for _, section in sections(values, MAX_DEPTH):
+        more = {**section, **more}
     plain = {name: value for name, value in more.items() if not isinstance(value, Mapping)}
     return plain if len(OF_A_STEP & plain.keys()) > 1 else found
 
@@ -194,8 +193,8 @@ def _plain(values: Mapping[str, Any]) -> Mapping[str, Any]:
     renamed = FACTORY.table["sections"]
     found = {key: value for key, value in values.items() if key not in ("model_class", *renamed)}
     found = {"bf16": True, "finetuning_type": "full", "micro_batch_size": 1, **found}
-    sections = {name: values.get(name) for name in (*renamed, "kernel_config")}
-    given = {name: each for name, each in sections.items() if isinstance(each, Mapping)}
+    inner = {name: values.get(name) for name in (*renamed, "kernel_config")}
+    given = {name: each for name, each in inner.items() if isinstance(each, Mapping)}
     for name, section in given.items():
         for key, other in renamed.get(name, {}).items():
             if section.get(key) not in (None, AUTO):
@@ -239,24 +238,13 @@ def _plugins(keys: Keys) -> None:
         keys.values.setdefault("cut_cross_entropy", True)
 
 
-# Megatron's options in a file of LLaMA-Factory's, which runs it then.
-OF_MEGATRON = ("tensor", "pipeline", "expert")
-AS_MEGATRON = {
-    "cutoff_len": "seq_length",
-    "per_device_train_batch_size": "micro_batch_size",
-    "optim": "",
-    "flash_attn": "",
-}
-
-
 def _of_megatron(keys: Keys, draft: Draft) -> None:
     """Megatron's options, if a file has them."""
-    marks = {f"{cut}_model_parallel_size" for cut in OF_MEGATRON} & keys.values.keys()
+    marks = FACTORY_MEGATRON.names["marks"] & keys.values.keys()
     if not (marks or keys.on("use_mca") or keys.on("use_megatron_bridge")):
         return
-    given = {AS_MEGATRON.get(name, name): value for name, value in keys.values.items()}
-    given = {name: value for name, value in given.items() if name and name not in keys.taken}
-    own = Keys({"use_distributed_optimizer": True, "bf16": True} | given)
+    given = {name: value for name, value in keys.values.items() if name not in keys.taken}
+    own = Keys(FACTORY_MEGATRON.rename(given))
     megatron.arguments(own, draft)
     if str(keys.values.get("finetuning_type", "lora")) == "lora":
         draft.put("train.adapter_dtype", "base", "its adapters", "as the weights")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memcore.formats.draft import Around, Draft, Keys, names
+from memcore.formats.draft import Around, Draft, Keys, names, sections
 from memcore.formats.programs import Program
 
 ROOT = "actor_rollout_ref"
@@ -53,24 +53,18 @@ def launched(command: Sequence[str], draft: Draft) -> None:
 
 def read(values: Mapping[str, Any], draft: Draft) -> None:
     """What a file says."""
-    _read(_flat(values), draft)
+    said = (
+        (f"{path}{name}", value)
+        for path, section in sections(values, MAX_DEPTH)
+        for name, value in section.items()
+        if not isinstance(value, Mapping)
+    )
+    _read(dict(said), draft)
 
 
 def _plain(value: str) -> Any:
     text = value.strip("'\" ")
     return names(text) if text.startswith("[") else text
-
-
-def _flat(values: Mapping[str, Any], before: str = "", depth: int = MAX_DEPTH) -> dict[str, Any]:
-    """All keys by their whole paths."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        path = f"{before}{name}"
-        if isinstance(value, Mapping) and depth:
-            found |= _flat(value, f"{path}.", depth - 1)
-        else:
-            found[path] = value
-    return found
 
 
 def _resolved(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -157,3 +157,15 @@ def test_megatrons_optimizer_of_fewer_bits_is_written_and_read():
     plan = Plan.of({"model": "llama-3-8b", "train": {**MEGATRON, "optimizer": "adamw-aware"}})
     again, _ = written(plan, "megatron")
     assert again.train.optimizer == "adamw-aware"
+
+
+@each("engine, kept", (("sglang-0.5.15", True), ("vllm-v0", False)))
+def test_an_older_version_of_a_server_is_written_or_told(engine, kept):
+    plan = Plan.of({"model": "llama-3-8b", "job": "serve", "serve": {"engine": engine}})
+    again, left = written(plan, engine.partition("-")[0])
+    assert (again.serve.engine == engine, "serve.engine" in left) == (kept, not kept)
+
+
+def test_an_option_of_a_server_is_written_once():
+    plan = Plan.of({"model": "llama-3-8b", "serve": {"engine": "vllm", "prefill": "whole"}})
+    assert export(plan, "vllm").files["serve.sh"].count("--no-enable-chunked-prefill") == 1

@@ -184,6 +184,7 @@ def test_slime_s_command_is_megatron_s_step_beside_sglang():
     assert (together.reference, together.trainer) == ("host", "host")
     assert (serve.engine, serve.memory_utilization, serve.output_len) == ("sglang", 0.7, 8192)
     assert any("max-tokens-per-gpu" in issue.field for issue in read.left)
+    assert plan.train.zero == 1  # backends/megatron_utils/arguments.py, _set_default_megatron_args
 
 
 def test_torchtitans_optimizer_is_the_one_it_names():

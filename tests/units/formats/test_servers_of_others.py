@@ -190,6 +190,32 @@ def test_other_commands_that_train_are_told():
     assert any("first of 2 that train" in issue.message for issue in read.left)
 
 
+def test_a_command_that_is_printed_is_no_other():
+    one = "python a.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size {}\n"
+    read = found(f'echo "{one.format("$B")[:-1]}"\n{one.format(2)}')
+    assert read.plan.train.micro_batch == 2
+    assert not any("that train" in issue.message for issue in read.left)
+
+
+@pytest.mark.parametrize("kind", ["draft-mtp 5", "draft-mtp5"])
+def test_a_number_behind_who_guesses_is_told(kind):
+    read = found(f"llama-server -m Qwen3-8B-Q4_K_M.gguf --spec-type {kind}")
+    assert any("5" in issue.message for issue in read.left)
+
+
+def test_names_that_a_model_is_served_by_are_no_values_that_are_passed_over():
+    read = found("vllm serve Qwen/Qwen3-8B --served-model-name a b --max-model-len 4096 8192")
+    assert [issue.field for issue in read.left] == ["--max-model-len"]
+
+
+def test_the_batch_of_all_ranks_may_be_said_twice():
+    command = "deepspeed pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 2 "
+    command += "--seq-length 64 --micro-batch-size 1 --global-batch-size 8 --vocab-size 100"
+    config = Text("ds.json", '{"train_batch_size": 8, "zero_optimization": {"stage": 1}}')
+    read = read_files([Text("a.sh", command), config])
+    assert "--global-batch-size" not in read.unread
+
+
 def test_a_file_of_options_that_a_server_names_is_wanted_and_read_beside_it():
     start = "vllm serve Qwen/Qwen3-8B --config more.yaml"
     assert found(start).wants == ("more.yaml",)

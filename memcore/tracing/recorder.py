@@ -143,8 +143,12 @@ class Recorder(TorchDispatchMode):
         return self._path[-1] if self._path else ""
 
     def begin_backward(self) -> None:
-        """Forward is over."""
+        """Forward is over. What it kept for a backward that nothing asks for is gone."""
         self._phase = BACKWARD
+        for row in self.storages:
+            if row.death is not None:
+                row.saved_by = ""
+                row.savers.clear()
 
     def _find_segment(self) -> None:
         """Backward goes back from segment to segment: that of the node of autograd that runs."""

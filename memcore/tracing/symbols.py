@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 from memcore.models.traced.expression import FLOOR, MAX, MOD, ExpressionError, Sum
@@ -10,7 +11,8 @@ from memcore.models.traced.expression import FLOOR, MAX, MOD, ExpressionError, S
 _OF_TWO = {
     "FloorDiv": FLOOR, "CleanDiv": FLOOR, "IntTrueDiv": FLOOR, "Mod": MOD, "PythonMod": MOD,
 }  # fmt: skip
-_SAME = ("ToFloat", "TruncToInt", "FloorToInt", "CeilToInt", "Identity", "RoundToInt")
+_SAME = ("ToFloat", "Identity", "RoundToInt")
+_ROUNDED = ("TruncToInt", "FloorToInt", "CeilToInt")  # fractions as whole numbers
 
 
 class Symbols:
@@ -48,6 +50,30 @@ class Symbols:
         found = self._found[e] = self._made(e)
         return found
 
+    def _fraction(self, e: Any) -> tuple[Sum, int]:
+        """A sum and a whole number that it is divided by."""
+        kind = type(e).__name__
+        if kind == "ToFloat":
+            return self._fraction(e.args[0])
+        if getattr(e, "is_Float", False) or getattr(e, "is_Rational", False):
+            n = Fraction(float(e)) if e.is_Float else Fraction(int(e.p), int(e.q))
+            return Sum.number(n.numerator), n.denominator
+        if kind in ("IntTrueDiv", "FloatTrueDiv") and getattr(e.args[1], "is_number", False):
+            above, below = self._fraction(e.args[0])
+            number = Fraction(float(e.args[1]))
+            return above * Sum.number(number.denominator), below * number.numerator
+        if kind in ("Add", "Mul", "FloatMul"):
+            found, over = self._fraction(e.args[0])
+            for a in e.args[1:]:
+                above, below = self._fraction(a)
+                if kind == "Add":
+                    found = found * Sum.number(below) + above * Sum.number(over)
+                else:
+                    found = found * above
+                over *= below
+            return found, over
+        return self._of(e), 1
+
     def _made(self, e: Any) -> Sum:
         if e in self._names:
             return self._names[e]
@@ -56,8 +82,12 @@ class Symbols:
         if isinstance(e, float) or getattr(e, "is_Float", False):
             if float(e).is_integer():
                 return Sum.number(int(e))
-            raise ExpressionError(f"a size depends on the fraction {e}")
+            raise ExpressionError(f"a size depends on the fraction {float(e):g}")
         kind = type(e).__name__
+        if kind in _ROUNDED:
+            above, below = self._fraction(e.args[0])
+            up = below - 1 if kind == "CeilToInt" else 0
+            return Sum.function(FLOOR, above + Sum.number(up), Sum.number(below))
         args = [self._of(a) for a in e.args] if kind != "Pow" else []
         if kind == "Add":
             found = Sum()

@@ -11,7 +11,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from memcore.tracing.folding import MissingError, shorten, unfold
 from memcore.tracing.inputs import Input, Target, refuse
 from memcore.tracing.recorder import BACKWARD, Recorder, Segment, Storage
 from memcore.tracing.stand_ins import STAND_INS, stand_ins
+from memcore.tracing.symbolic import as_with_numbers
 from memcore.tracing.symbols import Symbols
 from memcore.tracing.targets import without_values
 from memcore.tracing.values import CHOSEN, Values
@@ -48,7 +49,8 @@ Said = Callable[[str], None]
 
 @dataclass
 class _Run:
-    """One run of a model: what was recorded, with sizes as symbols or numbers."""
+    """One run of a model: what was recorded, with sizes as symbols or numbers; `graph`: that as a
+    file has it; `folded`: whether the symbols are those of a shorter model."""
 
     recorder: Recorder
     model: torch.nn.Module
@@ -56,6 +58,16 @@ class _Run:
     guards: list[Any]
     used: set[str]
     taken: dict[str, str]
+    graph: dict[str, Any] = field(default_factory=dict)
+    folded: bool = False
+
+
+class HeldError(Exception):
+    """A model's code asks for these dimensions as numbers, so that they are no symbols."""
+
+    def __init__(self, names: Set[str]):
+        super().__init__(f"its code takes no symbol for {', '.join(sorted(names))}")
+        self.names = names
 
 
 def names_of(inputs: Mapping[str, Input]) -> tuple[str, ...]:
@@ -191,12 +203,12 @@ def _run(
         known[t.shape[0].node.expr] = Sum.name(name)
     own = [*model.parameters(), *model.buffers()]
     own += [t for m in model.modules() for t in vars(m).values() if isinstance(t, torch.Tensor)]
-    tables = {f"{name}.weight": m.weight for name, m in model.named_modules()
-              if isinstance(m, TABLES)}  # fmt: skip
+    looked = {id(m.weight) for m in model.modules() if isinstance(m, TABLES)}
+    tables = {name: p for name, p in model.named_parameters() if id(p) in looked}
     recorder = Recorder(names, units_of(model), own, tables)
     values = Values(sized.get(CHOSEN))
     dispatcher = enable_python_dispatcher() if symbolic else contextlib.nullcontext()
-    with stand_ins(recorder.tell) as used, mode, dispatcher, values:
+    with stand_ins(recorder.tell) as used, as_with_numbers(), mode, dispatcher, values:
         inputs = _inputs(target, sized, dtype)
         for t in _tensors(inputs):
             recorder.born(t, "input")
@@ -208,12 +220,19 @@ def _run(
             loss.backward()
             recorder.mark_gradients(dict(model.named_parameters()))
         del loss, inputs
+    held = {str(name) for s, name in known.items() if getattr(env.replace(s), "is_Integer", False)}
+    if held:
+        raise HeldError(held)
     symbols = Symbols(known, env.replace)
     return _Run(recorder, model, symbols, list(env.guards), used, values.taken)
 
 
+def _told(inputs: Mapping[str, Input]) -> str:
+    return "; ".join(f"{name} ({', '.join(given.dims)})" for name, given in inputs.items())
+
+
 def _settled(
-    target: Target, dtype: torch.dtype, at: Mapping[str, int]
+    target: Target, dtype: torch.dtype, at: Mapping[str, int], say: Said
 ) -> tuple[Target, dict[str, int]]:
     """The target with those of its inputs that its model runs with, and its sizes. Raises what
     the first of them failed with."""
@@ -234,6 +253,7 @@ def _settled(
                     given = _inputs(trial, sizes, dtype)
                     trial.loss(model(**given), given)
         except Exception as e:
+            say(f"not with {_told(inputs)}: {type(e).__name__}: {str(e)[:100]}")
             first = first or e
             continue
         if "a choice by values" in values.taken.values():
@@ -249,15 +269,16 @@ def _recorded(
     """A run whose sizes are symbols. Of a model with many repeated blocks (`fold`) that is a run of
     the whole model with numbers, and one of a model of each block once, which says what the numbers
     are; it takes seconds where the other takes minutes."""
-    short = _model(target, dtype)
+    fold = fold and not sizes.keys() <= fixed
+    model = _model(target, dtype)
     if fold:
-        shorten(short)
-    small = _run(target, short, dtype, sizes, fixed)
-    if not fold or sizes.keys() <= fixed:
-        return small
-    found = _run(target, _model(target, dtype), dtype, sizes, sizes.keys())
-    unfold(found.recorder, small.recorder, small.symbols, sizes)
-    return dataclasses.replace(found, symbols=small.symbols, guards=small.guards)
+        shorten(model)
+    run = _run(target, model, dtype, sizes, fixed)
+    if fold:
+        found = _run(target, _model(target, dtype), dtype, sizes, sizes.keys())
+        unfold(found.recorder, run.recorder, run.symbols, sizes)
+        run = dataclasses.replace(found, symbols=run.symbols, guards=run.guards, folded=True)
+    return dataclasses.replace(run, graph=_written(run))
 
 
 def _held(
@@ -312,7 +333,7 @@ def trace(
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # told below
     try:
         say(f"building {target.label}")
-        target, sizes = _settled(target, DTYPES[dtype], at or {})
+        target, sizes = _settled(target, DTYPES[dtype], at or {}, say)
         target, sizes, runs = _traced(target, DTYPES[dtype], sizes, say)
         told = [
             totals(target, dtype, point)
@@ -320,7 +341,7 @@ def trace(
             if not say(f"asking PyTorch at {point}")  # type: ignore[func-returns-value]
         ]
         found = _document(target, dtype, sizes, runs, told)
-        if not _agrees(found):
+        if not _agrees(found) and any(run.folded for run in runs.values()):
             runs = _variants(target, DTYPES[dtype], sizes, say, fold=False)
             found = _document(target, dtype, sizes, runs, told)
     except PlanError:
@@ -336,10 +357,15 @@ def _traced(
     """The runs of a target; where its code takes no symbols for sizes, or takes too long with them,
     with all but the batch held at the example's, and then with all."""
     first: Exception | None = None
-    for free in (set(sizes), {BATCH, CHOSEN}, set[str]()):
+    tries: list[Set[str]] = [set(sizes), {BATCH, CHOSEN}, set()]
+    while tries:
+        free = tries.pop(0)
         held, these = _held(target, sizes, free)
         try:
             return held, these, _variants(held, dtype, these, say, fold=True)
+        except HeldError as e:
+            tries = [free - e.names, *tries]
+            say(f"again with fewer dimensions: {e}")
         except Exception as e:
             first = first or e
             say(f"again with fewer dimensions: {type(e).__name__}: {str(e)[:100]}")
@@ -404,7 +430,7 @@ def _document(
         "parameters": parameters,
         "tables": _lookups(runs[min(runs)]),
         "buffer_bytes": sum(b.numel() * b.element_size() for b in run.model.buffers()),
-        "variants": [{BATCH: batch, **_written(r)} for batch, r in runs.items()],
+        "variants": [{BATCH: batch, **r.graph} for batch, r in runs.items()],
         "checks": checks,
     }
 

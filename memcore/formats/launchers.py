@@ -66,13 +66,18 @@ def seen(commands: Sequence[Sequence[str]]) -> int:
     """GPUs that a script lets its programs see, where what starts them takes all, or there is one;
     0 otherwise."""
     words = [word for command in commands for word in command]
-    found = [word.partition("=")[2] for word in words if word.startswith("CUDA_VISIBLE_DEVICES=")]
     starts = any(
         word.rpartition("/")[2].partition(":")[0] in LAUNCHERS.names["see_all"] for word in words
     )
-    devices = found[-1].strip("'\"").split(",") if found else []
-    takes = starts or len(devices) == 1  # one is all that any program has
-    return len(devices) if takes and devices and devices[0][:1].isdecimal() else 0
+    visible = devices(words)
+    return visible if starts or visible == 1 else 0  # one is all that any program has
+
+
+def devices(words: Sequence[str]) -> int:
+    """GPUs that CUDA_VISIBLE_DEVICES numbers among some words; 0 where it does not."""
+    found = [word.partition("=")[2] for word in words if word.startswith("CUDA_VISIBLE_DEVICES=")]
+    visible = found[-1].strip("'\"").split(",") if found else [""]
+    return len(visible) if visible[0][:1].isdecimal() else 0
 
 
 def described(command: Sequence[str]) -> str:

@@ -610,22 +610,13 @@ def _vllm(keys: Keys, draft: Draft) -> None:
 
 def _second_tier(keys: Keys, draft: Draft, option: str) -> None:
     """A cache in the host's memory, which an option switches on or says the size of."""
-    said, shown_as = keys.one(option), hyphened(option)
+    said = keys.one(option)
     if said is None or not keys.on(option) or str(said).strip("0.") == "":
         return
-    draft.later.append(functools.partial(_tier, shown_as, said))
+    SHARED.later(Keys({option: said}, hyphened), draft, "second_tier")
     if said is not True:
         why = f"{said}: what runs does not hang on it, so as much of the host's memory is planned"
-        draft.leave(shown_as, f"{why} as of the GPU's")
-
-
-def _tier(option: str, said: Any, draft: Draft, around: Around) -> None:
-    if around.model.recurrence:
-        draft.leave(option, "states of sequences on the host are not planned, nor this cache there")
-    elif around.gpu.unified_memory:
-        draft.leave(option, "CPU and GPU have one memory: a second tier in it is not planned")
-    else:
-        draft.put("serve.offload_kv", "cpu", option, said)
+        draft.leave(hyphened(option), f"{why} as of the GPU's")
 
 
 def _tokens(offline: bool, draft: Draft, around: Around) -> None:

@@ -12,14 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memcore.errors import shown
-from memcore.formats import megatron, trainer
+from memcore.formats import launchers, megatron, trainer
 from memcore.formats.draft import (
     Around,
     Draft,
     Keys,
-    UnsaidError,
     names,
-    positive,
     underscored,
 )
 from memcore.formats.programs import Program
@@ -54,21 +52,11 @@ def _tool(command: Sequence[str]) -> str:
 
 
 def launched(command: Sequence[str], draft: Draft) -> None:
-    """What a command says, and what stands before it: NPROC_PER_NODE=8."""
-    pairs = (word.split("=", 1) for word in command if "=" in word)
-    around = {name: value for name, value in pairs if name.isupper()}
-    devices = str(around.get("CUDA_VISIBLE_DEVICES", "")).split(",")
-    try:
-        each = positive(around.get("NPROC_PER_NODE", 1))
-        each = max(each, len(devices)) if _tool(command) == "megatron" else each
-        draft.ranks = max(draft.ranks, each * positive(around.get("NNODES", 1)))
-    except UnsaidError:
-        pass
-    given = options(command)[1]
-    if _tool(command) == "megatron":
-        _megatron(given, draft)
-    else:
-        read(given, draft)
+    """What a command says: of each GPU that it sees where it starts Megatron, and else of one."""
+    own = _tool(command) == "megatron"
+    each = max(1, launchers.devices(command)) if own else 1
+    draft.ranks = max(draft.ranks, each * max(1, draft.nodes))
+    (_megatron if own else read)(options(command)[1], draft)
 
 
 def read(values: Mapping[str, Any], draft: Draft) -> None:

@@ -27,7 +27,7 @@ from memcore.formats.draft import (
 )
 from memcore.formats.programs import Program
 from memcore.formats.texts import options
-from memcore.words.training import ALL_LINEAR, AS_LOADED, EXPANDABLE, IN_16_BITS, LOWER
+from memcore.words.training import ALL_LINEAR, AS_LOADED, EXPANDABLE, IN_16_BITS
 
 ATTENDS = ("attn_implementation", "flash_attn", "flash_attention")
 # Whose keys these are: each table with what its program does where a key is not said.
@@ -38,7 +38,7 @@ LLAVA, QLORA, QWEN = map(Program, ("llava", "qlora", "qwen-finetune"))
 OWN = (AXOLOTL, FACTORY, TRL, LLAVA, QLORA)  # which have keys that no other has
 MODEL = HF.listed("model")
 MARKS = HF.names["marks"]
-RECOMPUTES, LIGER, DTYPES = map(HF.listed, ("recomputes", "liger", "dtypes"))
+LIGER, DTYPES = map(HF.listed, ("liger", "dtypes"))
 NOTES: Mapping[str, str] = HF.table["notes"]
 # Its examples, and the class by its name.
 EXAMPLE = re.compile(
@@ -285,34 +285,18 @@ def _referred(program: Program, keys: Keys, draft: Draft, towards: str) -> None:
 
 def _options(program: Program, keys: Keys, draft: Draft, towards: str) -> None:
     """What is on or off."""
-    off = "disable_gradient_checkpointing"
-    said = keys.take(*RECOMPUTES)
-    if keys.take(off) is not None or said is not None:
-        recomputes = not keys.on(off) and (said is None or keys.on(*RECOMPUTES))
-        key = keys.named(*RECOMPUTES, off)
-        draft.put("train.checkpointing", "full" if recomputes else "none", key, recomputes)
-        if "offload" in str(said) or said == "unsloth":  # whose checkpoints rest in host memory
-            draft.put("train.offload_activations", "cpu", key, said)
-        if recomputes and program is AXOLOTL and keys.take("rl") is None:
-            draft.otherwise("train.reentrant", True, "gradient_checkpointing_kwargs")
-    HF.read(keys, draft, "recomputed")
-    liger = (*LIGER, "liger_rms_norm", "liger_swiglu")
-    fused = [keys.on(name) for name in (*liger, "liger_glu_activation", "liger_rope")]
-    if any(fused):
-        draft.put("train.kernels", "liger", keys.named(*liger), True)
-    chunked = ("liger_fused_linear_cross_entropy", "cut_cross_entropy")
-    in_chunks = [keys.on(name) for name in chunked]
+    HF.read(keys, draft, "switches")
+    if program is AXOLOTL:
+        AXOLOTL.read(keys, draft, "recomputed")
+    fused = any(keys.on(name) for name in LIGER)
+    parts = keys.inner("liger_kernel_config")
     if towards in methods.LOSSES:
-        methods.loss(keys, draft, towards, program in (TRL, HF), any(fused[: len(LIGER)]))
-        keys.inner("liger_kernel_config")
-    elif any(in_chunks):
-        draft.put("train.cross_entropy", "chunked", keys.named(*chunked), True)
-    elif keys.on("liger_cross_entropy"):
-        draft.put("train.cross_entropy", "fused", "liger_cross_entropy", True)
-    if towards not in methods.LOSSES and any(
-        fused[: len(LIGER)]
-    ):  # which puts its own loss into the model, with the head
-        parts = keys.inner("liger_kernel_config")
+        methods.loss(keys, draft, towards, program in (TRL, HF), fused)
+        keys.take(*(key for row in HF.rows["loss"] for key in row.keys))
+    else:
+        HF.read(keys, draft, "loss")
+    if towards not in methods.LOSSES and fused:
+        # which puts its own loss into the model, with the head
         whole = parts.take("fused_linear_cross_entropy") is False
         if not whole:
             draft.otherwise("train.cross_entropy", "chunked", keys.named(*LIGER))
@@ -322,8 +306,6 @@ def _options(program: Program, keys: Keys, draft: Draft, towards: str) -> None:
     if keys.on(compiles[0]) or any(keys.values.get(name) for name in compiles[1:]):
         draft.put("train.kernels", "compile", keys.named(*compiles), True)
     keys.take(compiles[1])
-    if keys.on("use_muon"):
-        draft.put("train.optimizer", "muon", keys.written("use_muon"), True)
 
 
 def _adapter(program: Program, keys: Keys, draft: Draft) -> str:
@@ -345,12 +327,7 @@ def _adapter(program: Program, keys: Keys, draft: Draft) -> str:
         draft.leave(keys.named("adapter", "finetuning_type"), f"{by_word} is planned as lora")
         by_word = "lora"
     if by_word == "freeze":
-        last = draft.count(keys, "freeze_trainable_layers") or 2
-        draft.put("train.frozen", LOWER, "finetuning_type", by_word)
-        draft.put("train.trained_layers", last, "freeze_trainable_layers", last)
-        draft.leave("finetuning_type", NOTES["frozen_head"])
-        if keys.on("bf16") and draft.fields.get("train.framework") == "pytorch":
-            draft.put("train.precision", "bf16-pure", "finetuning_type", "frozen in 16 bits")
+        HF.read(keys, draft, "frozen")
     said_no = by_word in ("full", "freeze") or keys.values.get("use_peft") in (False, "False")
     if said_no or not (by_word in ("lora", "qlora") or any(switched) or ranked or four):
         return "none"

@@ -14,6 +14,8 @@ A table is read once, when somebody first needs it. It has
     left      keys that move memory or time and that no plan says, by why
     harmless  names of keys that move neither, and parts that such names contain
     also      other tables whose words, left and harmless count too
+    knows     conditions by which a document is its, of a program that has no more than its table;
+              label: what it is called
 """
 
 from __future__ import annotations
@@ -359,6 +361,19 @@ class Program:
             said.get("refuse", ""),
         )
 
+    def knows(self, values: Mapping[str, Any]) -> bool:
+        """Whether a document is of the program: the conditions of `knows` hold."""
+        conditions = map(Condition.of, self.listed("knows"))
+        return all(each.holds(Keys(values), Draft()) for each in conditions)
+
+    def document(self, values: Mapping[str, Any], draft: Draft) -> None:
+        """What a document says, of a program whose table says all."""
+        keys = Keys(values)
+        self.begin(keys, draft)
+        self.read(keys, draft)
+        self.later(keys, draft)
+        self.end(keys, draft)
+
     def begin(self, keys: Keys, draft: Draft) -> None:
         """The model, the machines and their GPUs, and the batch of all ranks, by the keys of
         `model`, `nodes`, `each` and `batch`."""
@@ -399,7 +414,7 @@ class Program:
     def later(self, keys: Keys, draft: Draft, name: str = "later") -> None:
         """Reads the rows of one list once the model and the GPUs are known, and all files read.
         What they ask of keys is asked now."""
-        rows = [row for row in self.rows[name] if row.asks(keys, draft)]
+        rows = [row for row in self.rows.get(name, ()) if row.asks(keys, draft)]
 
         def decide(draft: Draft, around: Around) -> None:
             for row in rows:

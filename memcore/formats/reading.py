@@ -20,7 +20,6 @@ from memcore.evaluate import assumed_box
 from memcore.formats import (
     accelerate,
     deepspeed,
-    factory,
     hub,
     launchers,
     machines,
@@ -46,6 +45,7 @@ from memcore.formats import (
 )
 from memcore.formats.draft import Around, Draft, Keys, Said
 from memcore.formats.failures import Failure, failure
+from memcore.formats.programs import Program, tables_with
 from memcore.formats.texts import (
     MAX_JSON,
     MAX_SCRIPT,
@@ -76,6 +76,7 @@ from memcore.words.training import FRAMEWORKS, NATIVE, NO_LAYER, SEEING, listed
 # Documents: what to call them, whether one is of the kind, how it is read. The first that knows a
 # file reads it.
 Known = tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any], Draft], None]]
+DESCRIBED = tuple(map(Program, tables_with("knows", "label")))  # by their tables alone
 DOCUMENTS: tuple[Known, ...] = (
     ("GPT-NeoX", neox.recognise, neox.read),
     ("DeepSpeed", deepspeed.recognise, deepspeed.read),
@@ -84,8 +85,8 @@ DOCUMENTS: tuple[Known, ...] = (
     ("NeMo", nemo.recognise, nemo.read),
     ("torchtitan", torchtitan.recognise, torchtitan.read),
     ("torchtune", torchtune.recognise, torchtune.read),
-    ("ms-swift", swift.recognise, swift.read),
-    ("LLaMA-Factory", factory.recognise, factory.read),
+    ("ms-swift", trainer.SWIFT.knows, swift.read),
+    *((each.table["label"], each.knows, each.document) for each in DESCRIBED),
     ("Trainer", trainer.recognise, trainer.read),
     ("TensorRT-LLM", tensorrt.recognise, tensorrt.read),
     ("SGLang", servers.of_sglang, servers.configured),

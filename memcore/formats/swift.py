@@ -25,15 +25,9 @@ from memcore.formats.texts import options
 
 JOBS = ("sft", "pt", "rlhf")
 TYPES = ("tuner_type", "train_type", "sft_type")
-MARKS = {*TYPES, "attn_impl", "split_dataset_ratio"}
 TUNERS = ("lora", "full", "none")
 OFFLOADED = {"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
 MEGATRON = Program("ms-swift", "megatron")
-
-
-def recognise(values: Mapping[str, Any]) -> bool:
-    """Whether a document is such a file."""
-    return len(MARKS & values.keys()) >= 1 and bool({"model", "model_id_or_path"} & values.keys())
 
 
 def starts(command: Sequence[str]) -> bool:

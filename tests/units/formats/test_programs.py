@@ -152,6 +152,27 @@ def test_rows_wait_for_what_is_around_a_file():
     assert (draft.fields, draft.left) == ({"serve.tp": 8}, [])
 
 
+def test_a_program_may_have_no_more_than_its_table():
+    program, draft = Program("none"), Draft()
+    program.__dict__["table"] = {
+        "knows": "!steps_at_once= mode=|train",
+        "model": "weights",
+        "each": "cards",
+        "read": [{"to": "train.micro_batch", "keys": "steps_at_once", "as": "positive"}],
+        "left": {"is not planned": "extra"},
+    }
+    assert not program.knows({"mode": "train"})
+    assert not program.knows({"steps_at_once": 2, "mode": "serve"})
+    values = {"steps_at_once": 2, "weights": "qwen3-8b", "cards": 4, "extra": 1, "other": 1}
+    assert program.knows(values)
+    program.document(values, draft)
+    assert (draft.fields, draft.model, draft.ranks) == ({"train.micro_batch": 2}, "qwen3-8b", 4)
+    assert ([str(each) for each in draft.left], draft.unread) == (
+        ["extra: is not planned"],
+        ["other"],
+    )
+
+
 @pytest.mark.parametrize("program", ["transformers", "trl", "peft"])
 def test_every_argument_of_the_trainers_is_known(program):
     draft = Draft()

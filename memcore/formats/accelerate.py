@@ -17,6 +17,7 @@ FSDP, MESH, LAUNCH, MEGATRON = (
     Program("accelerate", section) for section in ("fsdp", "mesh", "launch", "megatron")
 )
 STRATEGIES: Mapping[str, int] = ACCELERATE.table["strategies"]
+OF_DEEPSPEED = re.compile(ACCELERATE.table["of_deepspeed"])
 
 
 def recognise(values: Mapping[str, Any]) -> bool:
@@ -70,20 +71,6 @@ def _of_megatron(given: Keys, half: str, draft: Draft) -> None:
     MEGATRON.end(keys, draft)
 
 
-# What a file is called that nobody has given, with what it is likely to say.
-CALLED = (
-    (r"zero[-_]?([0-3])|(?:deepspeed|ds)[-_]?(?:zero|stage|z)?[-_]?([1-3])", "deepspeed"),
-    (r"deepspeed|zero", "deepspeed"),
-    (r"fsdp", "fsdp2"),
-    (r"ddp|multi[-_]?gpu|single[-_]?gpu", "pytorch"),
-)
-
-
-# Options of `accelerate launch` that are of DeepSpeed, and switches of who shards.
-OF_DEEPSPEED = re.compile(r"zero|^offload_|^deepspeed_config_file$|^gradient_")
-SWITCHES = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP", "multi_gpu": "MULTI_GPU"}
-
-
 def in_file(given: Mapping[str, str]) -> dict[str, str]:
     """Options of `accelerate launch` as keys of its file, over which they stand (accelerate 1.15:
     commands/launch.py, _validate_launch_command)."""
@@ -91,8 +78,8 @@ def in_file(given: Mapping[str, str]) -> dict[str, str]:
     for key, value in given.items():
         section = "deepspeed_config." if OF_DEEPSPEED.search(key) else ""
         section = "fsdp_config." if key.startswith("fsdp_") and not section else section
-        if key in SWITCHES:
-            found["distributed_type"] = SWITCHES[key]
+        if kind := LAUNCH.table["switches"].get(key):
+            found["distributed_type"] = kind
         else:
             found[section + key] = value
     return found
@@ -117,7 +104,7 @@ def launched(given: Mapping[str, Any], draft: Draft) -> None:
     if (file := keys.one("config_file")) is None:
         return
     draft.wants[str(file)] = "Accelerate"
-    for pattern, framework in CALLED:
+    for pattern, framework in ACCELERATE.table["called"]:
         if named := re.search(pattern, PurePosixPath(str(file)).name.lower()):
             key = "the name of Accelerate's file"
             stage = next((int(each) for each in named.groups() if each), None)

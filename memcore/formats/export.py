@@ -28,7 +28,6 @@ from memcore.plan.plan import Plan, facts, field_paths, get, value_text
 from memcore.serving import server
 from memcore.units import GiB
 from memcore.words.engines import DEFAULT_SHARE, DEVICE, ENGINES, other_versions
-from memcore.words.serving import EAGER
 from memcore.words.training import ALL_LINEAR, FRAMEWORKS, FULL_ITERATION, listed
 
 
@@ -311,10 +310,6 @@ def _slots(plan: Plan) -> list[Any]:
     if s.max_seq_len:
         words += ["--ctx-size", s.max_seq_len * s.concurrency]
     words += ["--gpu-layers", s.gpu_layers or servers.ALL_LAYERS]
-    if s.offload_kv == "cpu":
-        words += ["--no-kv-offload"]
-    if s.attention == EAGER:
-        words += ["--flash-attn", "off"]
     if s.draft_tokens:
         words += ["--model-draft", _draft(plan), "--draft-max", s.draft_tokens]
     return words

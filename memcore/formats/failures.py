@@ -178,16 +178,21 @@ def _near(content: str) -> str:
     return "\n".join(content[start:end] for start, end in parts)[-MOST_NEAR:]
 
 
+def _match(content: str, ways: tuple[str, ...]) -> re.Match[str] | None:
+    """Where one of several patterns holds last."""
+    found = (match for way in ways for match in re.finditer(way, content))
+    return max(found, key=re.Match.start, default=None)
+
+
 def _count(content: str, ways: tuple[str, ...]) -> int:
-    found = [match for way in ways for match in re.finditer(way, content)]
-    return int(max(found, key=lambda match: match.start())[1][:12]) if found else 0
+    last = _match(content, ways)
+    return int(last[1][:12]) if last else 0
 
 
 def _last(content: str, ways: tuple[str, ...]) -> int:
-    found = [match for way in ways for match in re.finditer(way, content)]
-    if not found:
+    last = _match(content, ways)
+    if last is None:
         return 0
-    last = max(found, key=lambda match: match.start())
     named = {unit: text for unit, text in last.groupdict().items() if text}
     number, unit = (last[1], last[2]) if not named else next((t, u) for u, t in named.items())
     try:

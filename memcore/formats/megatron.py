@@ -32,8 +32,6 @@ GPT2_VOCABULARY, LLAMA_VOCABULARY = 50_257, 32_000
 OTHERS = re.compile(
     r"(?:generat|evaluat|eval_?harness|inference|mmlu|quantiz|ptq|export|convert|tasks?/main)[\w/-]*\.py$"
 )
-# Positions that have no weights: Megatron-DeepSpeed's ALiBi, and none at all.
-UNLEARNED = ("alibi", "none")
 
 
 def recognise(command: Sequence[str]) -> bool:
@@ -83,19 +81,12 @@ def arguments(keys: Keys, draft: Draft) -> None:
     draft.config = draft.config or _config(keys, layers, draft)
 
 
-# Which linear layers each word of train.lora_targets has, as Megatron and NeMo 1 name them.
-ADAPTED = {
-    "attention": {"linear_qkv", "attention_qkv"},
-    "attention-all": {"linear_qkv", "linear_proj", "attention_qkv", "attention_dense"},
-}
-EVERYWHERE = {"linear_fc1", "linear_fc2", "mlp_fc1", "mlp_fc2", "all", "*_proj", ALL_LINEAR}
-
-
 def adapt(draft: Draft, targets: set[str], key: str) -> None:
     """What adapters are put on: every linear layer where nothing less is named."""
-    within = next((word for word, of in ADAPTED.items() if targets and targets <= of), ALL_LINEAR)
+    known = {word: MEGATRON.names[word] for word in ("attention", "attention-all")}
+    within = next((word for word, of in known.items() if targets and targets <= of), ALL_LINEAR)
     draft.put("train.lora_targets", within, key, sorted(targets) or "all")
-    if targets - EVERYWHERE.union(*ADAPTED.values()):
+    if targets - MEGATRON.names["everywhere"].union(*known.values()):
         draft.leave(key, f"{', '.join(sorted(targets))}: planned as {within}")
 
 
@@ -181,7 +172,11 @@ def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:
             "n_layer": layers,
             "n_head": heads,
             "n_positions": positions,
-            **({"position_embedding_type": "none"} if str(where).lower() in UNLEARNED else {}),
+            **(
+                {"position_embedding_type": "none"}
+                if str(where).lower() in MEGATRON.names["unlearned"]
+                else {}
+            ),
             "vocab_size": vocabulary,
             "n_inner": draft.count(keys, "ffn_hidden_size") or 4 * hidden,
             "resid_pdrop": 0.0 if str(keys.take("hidden_dropout")) in ("0", "0.0") else 0.1,

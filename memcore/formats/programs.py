@@ -337,7 +337,11 @@ class Program:
     def rows(self) -> Mapping[str, tuple[Row, ...]]:
         """Its lists of rows."""
         lists = ((name, said) for name, said in self.table.items() if isinstance(said, list))
-        return {name: tuple(map(self._row, said)) for name, said in lists}
+        return {
+            name: tuple(map(self._row, said))
+            for name, said in lists
+            if all(isinstance(each, Mapping) for each in said)
+        }
 
     def _row(self, said: Mapping[str, Any]) -> Row:
         how = said.get("as")

@@ -516,12 +516,9 @@ def presets(content: str) -> dict[str, dict[str, Any]]:
 def of_presets(content: str, draft: Draft) -> None:
     """The first model of such a file; the others are told."""
     found = presets(content)
-    name, *more = found
+    name = next(iter(found))
     _read(LLAMA, Keys(found[name], hyphened), "", draft)
-    if more:
-        draft.leave(
-            f"[{name}]", f"is the model that is read; the file has others: {', '.join(more)}"
-        )
+    draft.chosen(f"[{name}]", "model", (f"[{each}]" for each in found))
 
 
 MODEL = re.compile(r"[/.~]?[\w.-]+(?:/[\w.-]+)+")  # a name on the hub, or a folder

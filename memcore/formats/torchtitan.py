@@ -118,13 +118,8 @@ def _pieces(keys: Keys, draft: Draft) -> None:
     if not draft.batch and local % each == 0:
         draft.put("train.grad_accumulation", local // each, "training.local_batch_size", local)
     looped = str(keys.values.get("pipeline_parallel_schedule") or "").lower()
-    if looped in LOOPED:
+    if looped in TITAN.names["looped"]:
         draft.put("parallel.virtual_stages", 2, "parallelism.pipeline_parallel_schedule", looped)
-
-
-# Products of fewer bits that no plan under FSDP2 has, by what a converter is called.
-UNPLANNED = {"nvfp4": "training in NVFP4", "mx": "MXFP8 under FSDP2"}
-LOOPED = ("interleaved1f1b", "zbvzerobubble", "interleavedzerobubble", "loopedbfs")
 
 
 def _converted(model: Keys, keys: Keys, draft: Draft) -> None:
@@ -137,7 +132,7 @@ def _converted(model: Keys, keys: Keys, draft: Draft) -> None:
     if any("float8" in c.lower() for c in converters):
         kind = "float8-rowwise" if recipe.startswith("rowwise") else "float8-tensorwise"
         draft.put("train.precision", kind, "model.converters", converters)
-    for mark, what in UNPLANNED.items():
+    for mark, what in TITAN.table["unplanned"].items():
         if named := [c for c in converters if mark in c.lower()]:
             bf16 = "bf16 is, with more bytes and less speed than the run has"
             issue = Issue("model.converters", f"{', '.join(named)}: {what} is not planned: {bf16}")

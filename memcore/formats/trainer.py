@@ -52,7 +52,6 @@ TOOLS = {
     "swift": SWIFT,
     "qlora.py": QLORA,
 }
-OF_PEFT = {"cpo_alpha", "simpo_gamma", "disable_dropout_in_orpo"}
 TUNERS = ("lora", "qlora", "full", "freeze", "none", "")  # words of an adapter, or of none
 DOUBLE = "bnb_4bit_use_double_quant"
 MODULE = ("-m", "--module")
@@ -139,6 +138,8 @@ def read(
     ):
         draft.leave("train.offload_parameters", NOTES["offloaded_base"])
     HF.later(keys, draft)
+    if str(keys.values.get("device_map")) == AUTO:
+        HF.later(keys, draft, "spread")
     still = program.table.get("frozen_tower", "")
     if keys.values.get(still, True) in (True, "true", "True"):
         draft.frozen_tower = still
@@ -368,7 +369,7 @@ def _adapter(program: Program, keys: Keys, draft: Draft) -> str:
         draft.put("train.adapter_dtype", "base", "bf16", "adapters are cast too")
         draft.put("train.unquantized_dtype", "base", "bf16", "embeddings and head are cast back")
     by_trl = program is TRL and "train.adapter_dtype" not in draft.fields
-    if by_trl and (four or eight) and not keys.values.keys() & OF_PEFT:
+    if by_trl and (four or eight) and not keys.values.keys() & TRL.names["of_peft"]:
         draft.put("train.adapter_dtype", "base", "TRL's adapters of a quantized model", "bf16")
         loaded = str(next((keys.values[n] for n in DTYPES if n in keys.values), "float32"))
         wide = "fp32" if loaded.rpartition(".")[2] == "float32" else "base"

@@ -166,6 +166,11 @@ def test_an_older_version_of_a_server_is_written_or_told(engine, kept):
     assert (again.serve.engine == engine, "serve.engine" in left) == (kept, not kept)
 
 
-def test_an_option_of_a_server_is_written_once():
-    plan = Plan.of({"model": "llama-3-8b", "serve": {"engine": "vllm", "prefill": "whole"}})
-    assert export(plan, "vllm").files["serve.sh"].count("--no-enable-chunked-prefill") == 1
+@each("engine", ("vllm", "llama.cpp"))
+def test_an_option_of_a_server_is_written_once(engine):
+    serve = {"engine": engine, "prefill": "whole", "offload_kv": "cpu"}
+    words = (
+        export(Plan.of({"model": "llama-3-8b", "serve": serve}), engine).files["serve.sh"].split()
+    )
+    options = [word for word in words if word.startswith("--")]
+    assert len(options) == len({*options})

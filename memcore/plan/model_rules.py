@@ -13,6 +13,9 @@ from memcore.models.counts import weights
 from memcore.models.families import FAMILIES
 from memcore.models.families.qwen_tower import SIDE
 from memcore.models.model import Model
+from memcore.models.traced.file import ModelFile
+from memcore.models.traced.tuned import adapted, suffixes
+from memcore.models.traced.tuned import linear_layers as traced_linear_layers
 from memcore.plan.remedies import DATA_PARALLEL, OWN, PLAIN, ROWS, SHARDS, UNSHARDED, WHOLE
 from memcore.plan.rule import Remedy, broken, only, to
 from memcore.plan.serving_rules import prompt_rules
@@ -38,6 +41,7 @@ from memcore.words.training import (
     INT8,
     KEEPS_LIKE,
     LAYER,
+    LORA_TARGETS,
     NO_LAYER,
     QUANTIZED,
     SEEING,
@@ -283,6 +287,9 @@ ROUTER = "logits"  # a parameter of its own, no linear layer
 
 def linear_layers(model: Model) -> tuple[str, ...]:
     """What the linear layers of a model's layers are called, as PEFT finds them."""
+    if model.traced:
+        paths = traced_linear_layers(model.traced)
+        return tuple(dict.fromkeys(name for path in paths for name in suffixes(path)))
     _, tapes = weights(model)
     found = (
         p.path.split(".")[-2]
@@ -512,6 +519,17 @@ def beheaded(model: Model) -> bool:
     return FAMILIES[model.family].decoder and model.head != CAUSAL
 
 
+def _traced_targets(plan: Plan, file: ModelFile) -> Iterator[Issue]:
+    """That a traced model has linear layers which adapters are for, and that these run as such."""
+    t, field = plan.train, "train.lora_targets"
+    if listed(t.lora_modules):
+        return
+    if not adapted(file, t.lora_targets, ()):
+        why = "no linear layer of the trace is called so; train.lora_modules names others"
+        words = [w for w in LORA_TARGETS if adapted(file, w, ())]
+        yield broken(field, why, *to(field, *words), {"train.adapter": "none"})
+
+
 def _any_images(model: Model) -> bool:
     """Whether it has a tower that may be frozen, for images of any size."""
     return bool(model.tower and model.tower.image and model.tower.image.unit)
@@ -528,8 +546,14 @@ def _alone_rules(plan: Plan, model: Model) -> Iterator[Issue]:
     known = list(dict.fromkeys([*PLAIN, *SHARDS])) if model.traced else PLAIN
     yield from only(plan, "train.framework", known, f"{name} is not planned with it")
     images = _any_images(model)
-    why = f"{f'{t.adapter} is' if images else 'adapters are'} not planned for {name}"
-    yield from only(plan, "train.adapter", ["none", *(["lora"] if images else [])], why)
+    tells = model.traced is not None and model.traced.tells_users
+    adapts = images or tells
+    why = f"{f'{t.adapter} is' if adapts else 'adapters are'} not planned for {name}"
+    if model.traced and not tells:
+        why = f"the file of {model.label} does not say which operations use a tensor: trace it anew"
+    yield from only(plan, "train.adapter", ["none", *(["lora"] if adapts else [])], why)
+    if model.traced and tells and t.adapter == "lora":
+        yield from _traced_targets(plan, model.traced)
     if eight_bit(t.framework, t.precision):
         why = f"{name} is not planned with products in 8 bits"
         yield broken("train.precision", why, *to("train.precision", "bf16-mixed"))

@@ -41,7 +41,8 @@ class Storage:
     """One block of memory. `death`: None while it lives; `saved_by`: the operation that keeps it
     for backward, or ''; `gradient_of`: the parameter whose gradient it is, or ''; `read`: the last
     operation of forward that reads it; `savers`, `given`: segments that keep it for backward, and
-    whose unit is called with it."""
+    whose unit is called with it; `readers`, `writers`: operations of backward, and matrix products
+    of forward, that read it, and operations of backward that write what is there already."""
 
     name: str
     shape: tuple[Any, ...]
@@ -55,6 +56,8 @@ class Storage:
     read: int = 0
     savers: dict[int, None] = field(default_factory=dict)
     given: dict[int, None] = field(default_factory=dict)
+    readers: list[int] = field(default_factory=list)
+    writers: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -179,6 +182,7 @@ class Recorder(TorchDispatchMode):
             self._looked_up(name, args[0], args[1], made[0], given[1:] + made)
         else:
             self._operation(name, product, [*given, *made])
+        self._used(given, made)
         for t in made:
             self.born(t, name)
         return out
@@ -215,10 +219,25 @@ class Recorder(TorchDispatchMode):
             self.lookups[path] = (read + plain(ids.numel()), made + plain(rows), pooled)
 
     def tell(
-        self, name: str, product: tuple[int, tuple[Any, ...]] | None, tensors: tuple[Any, ...]
-    ) -> None:
-        """An operation that a stand-in runs, and that torch does not show."""
+        self, name: str, product: tuple[int, tuple[Any, ...]] | None, tensors: tuple[Any, ...],
+        given: tuple[Any, ...], made: tuple[Any, ...],
+    ) -> None:  # fmt: skip
+        """An operation that a stand-in runs, and that torch does not show: the tensors that are its
+        traffic, and all that it is given and makes."""
         self._operation(name, product, [t for t in tensors if isinstance(t, torch.Tensor)])
+        self._used(given, made)
+
+    def _used(self, given: Iterable[Any], made: Iterable[Any]) -> None:
+        """The last operation reads and writes the storages of these tensors."""
+        last = len(self.operations) - 1
+        backward = self._phase == BACKWARD
+        written = {id(row): row for row in self._rows(made)} if backward else {}
+        for row in written.values():
+            row.writers.append(last)
+        if backward or self.operations[last].product:
+            for row in {id(row): row for row in self._rows(given)}.values():
+                if id(row) not in written:
+                    row.readers.append(last)
 
     def _operation(
         self, name: str, product: tuple[int, tuple[Any, ...]] | None, tensors: list[torch.Tensor]

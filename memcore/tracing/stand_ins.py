@@ -22,7 +22,8 @@ STAND_INS = {
 }
 
 Product = tuple[int, tuple[Any, ...]]  # a count and sizes, whose product are its FLOPs
-Told = Callable[[str, Product | None, tuple[Any, ...]], None]  # its name, what it reads and writes
+# Its name, the tensors whose bytes are its traffic, and all that it is given and makes.
+Told = Callable[[str, Product | None, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]], None]
 
 
 @contextmanager
@@ -34,9 +35,12 @@ def stand_ins(told: Told | None = None) -> Iterator[set[str]]:
 
     used: set[str] = set()
 
-    def say(name: str, product: Product | None, tensors: tuple[Any, ...]) -> None:
+    def say(
+        name: str, product: Product | None, tensors: tuple[Any, ...], given: tuple[Any, ...],
+        made: tuple[Any, ...],
+    ) -> None:  # fmt: skip
         if told:
-            told(name, product, tensors)
+            told(name, product, tensors, given, made)
 
     class Flash(torch.autograd.Function):
         @staticmethod
@@ -52,16 +56,16 @@ def stand_ins(told: Told | None = None) -> Iterator[set[str]]:
             alike = q.shape[-1] == v.shape[-1]
             width = q.shape[-1] if alike else q.shape[-1] + v.shape[-1]
             ctx.times, ctx.pairs = 4 if alike else 2, (*q.shape[:-1], k.shape[-2], width)
-            say("attention", (ctx.times, ctx.pairs), (q, k, v, out))
+            say("attention", (ctx.times, ctx.pairs), (q, k, v, out), (q, k, v), (out, lse))
             return out
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            q, k, v, out, *_ = ctx.saved_tensors
+            q, k, v, out, *rest = ctx.saved_tensors
             made = tuple(torch.empty_like(t) for t in (q, k, v))
-            say(
-                "attention backward", (ctx.times * 5 // 2, ctx.pairs), (q, k, v, out, *grads, *made)
-            )
+            product = ctx.times * 5 // 2, ctx.pairs
+            given = q, k, v, out, *grads
+            say("attention backward", product, (*given, *made), (*given, *rest), made)
             return *made, None
 
     class Norm(torch.autograd.Function):
@@ -71,15 +75,15 @@ def stand_ins(told: Told | None = None) -> Iterator[set[str]]:
             ctx.save_for_backward(x, weight, *kept)
             ctx.bias = bias is not None
             out = torch.empty_like(x)
-            say("norm", None, (x, out))
+            say("norm", None, (x, out), (x,), (out, *kept))
             return out
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            x, weight, *_ = ctx.saved_tensors
+            x, weight, *kept = ctx.saved_tensors
             bias = weight if ctx.bias else None
             made = [None if t is None else torch.empty_like(t) for t in (x, weight, bias)]
-            say("norm backward", None, (x, grads[0], made[0]))
+            say("norm backward", None, (x, grads[0], made[0]), (x, grads[0], *kept), tuple(made))
             return *made, None, None
 
     def attention(

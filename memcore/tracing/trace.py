@@ -525,16 +525,20 @@ def _written(run: _Run) -> dict[str, Any]:
             last = max(row.death - 1, row.birth)
             there, at = group[last]
             death = [there, at - segment, local[last] + 1]
-        uses = []
+        uses = None
         if phase == 0 and (row.savers or row.given):
             last = max(row.read, row.birth)
             read = [group[last][1] - segment, local[last] + 1]
-            uses = [[read, *([s - segment for s in of] for of in (row.savers, row.given))]]
+            uses = [read, *([s - segment for s in of] for of in (row.savers, row.given))]
+        users = [
+            [[group[i][0], group[i][1] - segment, local[i]] for i in of]
+            for of in (row.readers, row.writers)
+        ]
         kept[segment].append(
             [
                 row.name, _relative(row.module, recorder.segments[segment]),
                 *_shape(row, symbols), WORDS[row.dtype], phase, local[row.birth], death,
-                row.saved_by, _relative(row.gradient_of, recorder.segments[segment]), *uses,
+                row.saved_by, _relative(row.gradient_of, recorder.segments[segment]), uses, *users,
             ]
         )  # fmt: skip
     blocks: dict[str, int] = {}

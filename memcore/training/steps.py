@@ -9,8 +9,11 @@ from memcore.frameworks.megatron_deepspeed import ZERO_1
 from memcore.hardware import constants
 from memcore.models.blocks import Blocks, build, structure_of
 from memcore.models.families import FAMILIES
+from memcore.models.families.traced import as_trained
 from memcore.models.model import Model
 from memcore.models.stack import Layers, layers_of
+from memcore.models.traced.file import ModelFile
+from memcore.models.traced.tuned import LowRank, adapted
 from memcore.plan.plan import Plan
 from memcore.plan.sections import Train
 from memcore.step import pipeline
@@ -130,6 +133,8 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
     copies = copies_of(plan)
     again = CHECKPOINTING[t.checkpointing].recompute
     model = plan.architecture
+    if model.traced and t.adapter != "none":
+        model = as_trained(model, (), low_rank_of(plan, model.traced))
     if p.pp > 1 and model.traits.tied_embeddings:  # the last stage has a copy of its own
         model = replace(model, traits=replace(model.traits, tied_embeddings=False))
     parallel = "" if p.tp == 1 else SEQUENCE if p.sequence_parallel else TENSOR
@@ -286,6 +291,14 @@ def adapters_of(plan: Plan) -> Adapters | None:
         tuple(sorted(listed(t.lora_modules))),
         t.reentrant,
     )
+
+
+def low_rank_of(plan: Plan, file: ModelFile) -> LowRank:
+    """The adapters of a traced model, as the plan has them."""
+    t, of = plan.train, adapters_of(plan)
+    assert of
+    layers = adapted(file, t.lora_targets, listed(t.lora_modules))
+    return LowRank(layers, t.lora_rank, of.dtype, of.dropout)
 
 
 def copies_of(plan: Plan) -> Precision:

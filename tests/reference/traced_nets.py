@@ -1,4 +1,4 @@
-"""Two nets of one's own, of 30 lines each, that tests plan as `memplan trace` wrote them."""
+"""Three nets of one's own, of 30 lines each, that tests plan as `memplan trace` wrote them."""
 
 from __future__ import annotations
 
@@ -74,3 +74,44 @@ class UNet(nn.Module):
 
 def unet() -> Built:
     return UNet(), {"image": torch.zeros(2, 3, 64, 64)}
+
+
+class Attention(nn.Module):
+    """A block of a transformer, of which a condition scales what attention reads."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.norm, self.last = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.out, self.scale = nn.Linear(width, width), nn.Linear(width, width)
+        self.gate, self.up = nn.Linear(width, 2 * width), nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+        h = self.norm(x) * (1 + self.scale(condition)[:, None])
+        parts = (f(h).unflatten(-1, (self.heads, -1)) for f in (self.query, self.key, self.value))
+        q, k, v = (part.transpose(1, 2) for part in parts)
+        attended = functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        h = self.last(x)
+        return x + self.down(functional.silu(self.gate(h)) * self.up(h))
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 64, 4, stride=4)
+        self.blocks = nn.ModuleList(Attention(64, 4) for _ in range(4))
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        x = self.stem(image).flatten(2).transpose(1, 2)
+        condition = x.mean(1)
+        for block in self.blocks:
+            x = block(x, condition)
+        return self.head(x.mean(1))
+
+
+def attends() -> Built:
+    return Attends(), {"image": torch.zeros(4, 3, 64, 96)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from memcore.cache import cached
@@ -12,6 +13,7 @@ from memcore.models.families.family import Family
 from memcore.models.model import Model
 from memcore.models.traced.file import LARGEST_SIZE, ModelFile, check_sizes, read
 from memcore.models.traced.tapes import blocks_of
+from memcore.models.traced.tuned import LowRank, tuned
 from memcore.tape.dims import TRACED
 from memcore.tape.structure import EMBEDDING, Traits
 
@@ -49,15 +51,28 @@ def model_of(document: Mapping[str, Any]) -> Model:
 def model_at(file: ModelFile, sizes: Mapping[str, int], label: str) -> Model:
     """The Model of a model file at some sizes of its dimensions. Raises PlanError."""
     check_sizes(file, sizes)
-    blocks = blocks_of(file)[0]
-    kinds, variant = blocks.kinds, blocks.variant
+    variant = file.several
     own = tuple((name, n) for name, n in sizes.items() if name not in TRACED)
     return Model(
-        family=NAME, layers=len(kinds), hidden_size=1, intermediate_size=1, heads=1, kv_heads=1,
+        family=NAME, hidden_size=1, intermediate_size=1, heads=1, kv_heads=1,
         head_dim=1, vocab_size=1, max_positions=2**31, traits=Traits(), label=label,
-        kinds=tuple(f"traced {kind}" for kind in kinds), head=EMBEDDING, traced=file,
-        traced_sizes=own, notes=tuple(_notes(variant.broken(dict(own)))),
+        head=EMBEDDING, traced=file, traced_sizes=own,
+        notes=tuple(_notes(variant.broken(dict(own)))), **_layers(file),
     )  # fmt: skip
+
+
+def as_trained(model: Model, frozen: tuple[str, ...], adapters: LowRank | None) -> Model:
+    """A traced model where the weights of some modules are frozen, or with adapters all but these.
+    Raises PlanError."""
+    assert model.traced
+    file = tuned(model.traced, frozen, adapters)
+    return replace(model, traced=file, **_layers(file))
+
+
+def _layers(file: ModelFile) -> dict[str, Any]:
+    """How many layers a model has, and of which kinds, as Model has them."""
+    kinds = blocks_of(file)[0].kinds
+    return {"layers": len(kinds), "kinds": tuple(f"traced {kind}" for kind in kinds)}
 
 
 def _notes(broken: list[str]) -> Iterator[str]:

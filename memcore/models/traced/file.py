@@ -36,12 +36,14 @@ _COMPARED = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One weight: where it is in the model, its shape, dtype, and whether it is trained."""
+    """One weight: where it is in the model, its shape, dtype, and whether it is trained; `adapter`:
+    it is one of an adapter's, which no file has."""
 
     path: str
     shape: tuple[int, ...]
     dtype: str
     trained: bool
+    adapter: bool = False
 
     @property
     def elements(self) -> int:
@@ -72,6 +74,18 @@ class Uses:
     given: tuple[int, ...]
 
 
+Use = tuple[int, int, int]  # phase, segments further on, operation
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """Which operations use a storage: those of backward, and matrix products of forward, that read
+    it, and those of backward that write what is there already."""
+
+    readers: tuple[Use, ...]
+    writers: tuple[Use, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """One block of memory of a segment.
@@ -82,6 +96,7 @@ class Storage:
     saved_by       the operation that keeps it for backward, or ''
     gradient_of    the parameter whose gradient it is, or ''; of its unit if it begins with a dot
     uses           of what forward makes and keeps or gives to a unit: who uses it
+    users          which operations do, or None where the file does not say so
     """
 
     made_by: str
@@ -94,6 +109,7 @@ class Storage:
     saved_by: str
     gradient_of: str
     uses: Uses | None = None
+    users: Users | None = None
 
     @property
     def bytes(self) -> Sum:
@@ -107,7 +123,7 @@ class Storage:
 class Operation:
     """One operation: the kernel that runs, bytes read and written, and of a matrix product a count
     and the sizes that it is multiplied by for its FLOPs: ..., rows, what is summed, columns;
-    `again`: backward runs it, as forward did."""
+    `again`: backward runs it, as forward did; `wide`: it is in fp32 beside others in 16 bits."""
 
     kernel: str
     module: str
@@ -116,6 +132,7 @@ class Operation:
     product: tuple[Sum, ...]
     traffic: Sum
     again: bool = False
+    wide: bool = False
 
     def flops(self, sizes: Mapping[str, int]) -> int:
         found = self.count
@@ -251,6 +268,16 @@ class ModelFile:
         return any(unit for _, unit in self.variants[0].order) and all(
             b.again is not None for v in self.variants for b in v.blocks
         )
+
+    @property
+    def several(self) -> Variant:
+        """The variant of several samples, which the engine plans."""
+        return next((v for v in self.variants if v.batch != 1), self.variants[0])
+
+    @property
+    def tells_users(self) -> bool:
+        """Whether it says which operations use each storage, so that weights may be frozen."""
+        return all(s.users for v in self.variants for b in v.blocks for s in b.storages)
 
     @property
     def elements(self) -> int:
@@ -475,18 +502,12 @@ def _block(r: _Reader, of: dict[str, Any], at: str) -> Block:
     storages = []
     for i, row in enumerate(r.list(of.get("storages"), f"{at}.storages")):
         there = f"{at}.storages.{i}"
-        *first, uses = row if isinstance(row, list) and len(row) == 10 else (row, None)
-        name, module, shape, dtype, phase, birth, death, saved_by, gradient = r.list(
-            first if uses is not None else row, there, 9
+        length = len(row) if isinstance(row, list) and len(row) in (10, 12) else 9
+        name, module, shape, dtype, phase, birth, death, saved_by, gradient, *more = r.list(
+            row, there, length
         )
-        gone = None
-        if death is not None:
-            p, further, when = r.list(death, there, 3)
-            gone = (
-                r.count(p, there, 0, 1),
-                r.count(further, there, -MOST_SEGMENTS, MOST_SEGMENTS),
-                r.count(when, there, 0, MOST_ROWS),
-            )
+        uses, *users = more or [None]
+        gone = None if death is None else _use(r, death, there)
         factors = tuple(r.sum(n, there) for n in r.list(shape, there)[:16])
         storages.append(
             Storage(
@@ -494,6 +515,9 @@ def _block(r: _Reader, of: dict[str, Any], at: str) -> Block:
                 r.count(phase, there, 0, 1), r.count(birth, there, 0, MOST_ROWS), gone,
                 r.text(saved_by, there), r.text(gradient, there),
                 None if uses is None else _uses(r, uses, there),
+                Users(*(tuple(_use(r, u, there) for u in r.list(of, there)) for of in users))
+                if users
+                else None,
             )
         )  # fmt: skip
         try:
@@ -503,6 +527,15 @@ def _block(r: _Reader, of: dict[str, Any], at: str) -> Block:
     run = sum(op.phase == FORWARD for op in operations)
     again = r.count(of["again"], f"{at}.again", 0, run) if "again" in of else None
     return Block(tuple(storages), tuple(operations), again)
+
+
+def _use(r: _Reader, value: Any, at: str) -> Use:
+    phase, further, operation = r.list(value, at, 3)
+    return (
+        r.count(phase, at, 0, 1),
+        r.count(further, at, -MOST_SEGMENTS, MOST_SEGMENTS),
+        r.count(operation, at, 0, MOST_ROWS),
+    )
 
 
 def _uses(r: _Reader, value: Any, at: str) -> Uses:

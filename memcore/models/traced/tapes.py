@@ -8,7 +8,7 @@ to the block that makes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memcore.cache import cached
@@ -20,6 +20,7 @@ from memcore.models.traced.file import (
     FORWARD,
     INPUT,
     ModelFile,
+    Parameter,
     Storage,
     Variant,
 )
@@ -71,7 +72,7 @@ class _Block:
 
     first: int
     last: int
-    weights: tuple[tuple[str, tuple[int, ...], bool], ...] = ()
+    weights: tuple[tuple[str, Parameter], ...] = ()
     rows: list[_Row] = field(default_factory=list)
 
 
@@ -89,7 +90,7 @@ class Blocks:
 def blocks_of(file: ModelFile) -> tuple[Blocks, Blocks]:
     """The blocks of a file as it was traced, and with a checkpoint around each unit: where the file
     does not say what that is, the same. Layers are of one kind only if they are so in both."""
-    variant = next((v for v in file.variants if v.batch != 1), file.variants[0])
+    variant = file.several
     plain = _blocks(file, variant)
     both = [plain, _blocks(file, checkpointed(variant)) if file.checkpoints else plain]
     kinds: dict[Any, int] = {}
@@ -136,7 +137,7 @@ def _own(file: ModelFile, variant: Variant, blocks: list[_Block]) -> None:
                 if s.gradient_of and not s.gradient_of.startswith("."):
                     of_gradient[s.gradient_of] = b
     ends = (0, len(blocks) - 1)
-    weights: list[list[tuple[str, tuple[int, ...], bool]]] = [[] for _ in blocks]
+    weights: list[list[tuple[str, Parameter]]] = [[] for _ in blocks]
     for p in file.parameters:
         parts = p.path.split(".")
         prefixes = (".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
@@ -145,7 +146,7 @@ def _own(file: ModelFile, variant: Variant, blocks: list[_Block]) -> None:
         name = p.path[len(unit) :] if unit else p.path
         if not unit and b not in ends:
             b = 0  # the model's own, as FSDP's root has it
-        weights[b].append((name, p.shape, p.trained))
+        weights[b].append((name, replace(p, path=name)))
     for block, of in zip(blocks, weights, strict=True):
         block.weights = tuple(of)
 
@@ -263,11 +264,12 @@ def _tape(s: Structure, block: _Block, variant: Variant, place: int, shared: Sha
     tables = {table.name for table in shared.tables} if shared else set[str]()
     layer = place > 0
     with t.scope("layers" if layer else "model", Part.LAYER if layer else None):
-        for name, shape, trained in block.weights:
+        for name, p in block.weights:
             if shared and name in tables:
                 add_parameter(t, shared, name)
             else:
-                t.parameter(name.lstrip("."), _weight(shape), idle=not trained)
+                shape = _weight(p.shape)
+                t.parameter(name.lstrip("."), shape, idle=not p.trained, adapter=p.adapter)
         for row in block.rows:
             if row.gradient_of in tables:
                 continue
@@ -285,7 +287,7 @@ def _tape(s: Structure, block: _Block, variant: Variant, place: int, shared: Sha
             _work(t, variant, variant.order[i][0], bool(shared))
     forward = sum(w.phase == "forward" for w in t.work)
     counts = forward, len(t.work) - forward
-    if shared and any(name in tables for name, _, _ in block.weights):
+    if shared and any(name in tables for name, _ in block.weights):
         with t.scope("tables"):
             add_exchange(t, shared, *_when(block, variant))
     t.forward_end = counts[0] + 1
@@ -318,9 +320,12 @@ def _work(t: Tape, variant: Variant, index: int, shared: bool) -> None:
         attention = op.kernel in ATTENTION
         phase = "forward" if op.phase == FORWARD else "recompute" if op.again else "backward"
         flops = [(float(op.count), shape_of(op.product))] if op.count else []
+        moved = [(shape_of((traffic,)), "int8")]
+        if op.wide:  # whose bytes are those of a matrix in fp32
+            four = Sum.function("floor", traffic, Sum.number(4))
+            moved = [(shape_of((Sum.number(1), four)), "fp32")]
         cost = tape.Cost(
-            t._named(f"{op.module} {op.kernel}".strip(" .")), phase, flops,
-            [(shape_of((traffic,)), "int8")],
+            t._named(f"{op.module} {op.kernel}".strip(" .")), phase, flops, moved,
             module=Module.ATTENTION if attention else None,
         )  # fmt: skip
         cost.parts = t._parts

@@ -217,7 +217,7 @@ def test_sizes_that_the_trace_was_not_made_for_are_told() -> None:
 @pytest.mark.parametrize(
     "other",
     [{"train": {"precision": "fp32"}}, {"parallel": {"tp": 2}},
-     {"train": {"checkpointing": "selective"}}, {"train": {"adapter": "lora"}}],
+     {"train": {"checkpointing": "selective"}}, {"train": {"adapter": "qlora"}}],
 )  # fmt: skip
 def test_what_a_trace_has_not_is_refused(other: dict[str, Any]) -> None:
     (section,) = other

@@ -183,7 +183,9 @@ def _notes(
         notes += lacking(plan.accelerator, "Serving", plan.weights.compute)
         return [*notes, *forward_notes(plan, forward)]
     if model.traced:
-        notes.append(f"Serving is not computed: the trace of {model.label} is of training.")
+        notes.append(
+            f"Serving is not computed: the file of {model.label} has no forward: trace it anew."
+        )
         return notes
     notes.append(
         f"Serving is not computed: {model.label} is {_what(model)}, which generates nothing and "

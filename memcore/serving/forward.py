@@ -13,8 +13,10 @@ from memcore.hardware import constants
 from memcore.hardware.accelerator import Accelerator
 from memcore.models.blocks import Blocks, build, structure_of
 from memcore.models.families import FAMILIES
+from memcore.models.families.traced import as_forward
 from memcore.models.model import Model
 from memcore.models.stack import Layers, layers_of
+from memcore.models.traced.tables import shape_of
 from memcore.plan.plan import Plan
 from memcore.quantity.interval import fitting, interval
 from memcore.quantity.quantity import Explanation, about, rule
@@ -35,6 +37,7 @@ from memcore.training.overheads import context
 COMPARED = (
     *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert"),
     *("nomic_bert", "mpnet", "eurobert", "t5_encoder", "vit", "deit", "dinov2", "dinov3_vit"),
+    "traced",
     *("clip_text_model", "clip_vision_model", "siglip_text_model", "siglip_vision_model"),
 )
 OFF = ("deberta-v2",)  # which were 13 to 37 % below them: names of its modules hold more
@@ -44,6 +47,15 @@ HELD = (
     "births and deaths of the forward's tensors on a tape; who calls a module holds what it gave, "
     "and the model its embeddings, until they return (modelling files of transformers 5.23.0)"
 )
+
+
+OF_A_TRACE = "the forward of the model file, in eval mode under torch.no_grad"
+
+
+def _dtype(plan: Plan) -> str:
+    """What the weights are, and products run in."""
+    traced = plan.architecture.traced
+    return traced.dtype if traced else plan.weights.compute
 
 
 def _held(s: Storage) -> Template:
@@ -64,8 +76,9 @@ def _overheads(gpu: Accelerator) -> Iterator[Overhead]:
 
 def infers(model: Model) -> bool:
     """Whether one forward is all that such a model is asked for, and is known."""
-    several = model.tower or model.draft or model.traced
-    return not (servable(model) or several or model.family in OFF)
+    if model.traced:
+        return model.traced.forward is not None
+    return not (servable(model) or model.tower or model.draft or model.family in OFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +96,11 @@ class Forward:
             model.traits, attention_dropout=False, residual_dropout=False,
             embedding_dropout=False, activation_dropout=False, label_dropout=False,
         )  # fmt: skip
-        quiet = replace(model, traits=traits)
+        quiet = as_forward(model) if model.traced else replace(model, traits=traits)
         kinds, layers = layers_of(quiet)
         words = FAMILIES[model.family].attentions
         structure = structure_of(
-            quiet, dtype=plan.weights.compute, infers=True,
+            quiet, dtype=_dtype(plan), infers=True,
             attention=SDPA if SDPA in words else EAGER,
         )  # fmt: skip
         return cls(plan, build(structure, kinds), layers)
@@ -96,7 +109,7 @@ class Forward:
     def tokens(self) -> int:
         """Of a sample that is asked; 0 of a model that reads no tokens."""
         model, asked = self.plan.architecture, self.plan.serve.prompt_len
-        return 0 if model.image else min(asked, model.max_positions)
+        return 0 if model.image or not model.has_dim("tokens") else min(asked, model.max_positions)
 
     @property
     def tapes(self) -> tuple[Tape, ...]:
@@ -122,6 +135,8 @@ class Forward:
     def alive(self, amounts: Amounts) -> tuple[int, list[tuple[Template, int, int]], str]:
         """The most bytes that are alive at once besides the weights, their rows, and what was made
         last then."""
+        if self.blocks.structure.traced:
+            return self._alive_of_a_trace(amounts)
         batch, embedded, tables = self._around
         best: tuple[int, list[tuple[Template, int, int]], str] = 0, [], ""
         for tape in self.tapes:
@@ -135,6 +150,25 @@ class Forward:
                 sized = [(r, 1, int(amounts.bytes(r.shape, r.dtype))) for r in rows]
                 best = n, sized, at.names[step].removesuffix(" (forward)")
         return best
+
+    def _alive_of_a_trace(
+        self, amounts: Amounts
+    ) -> tuple[int, list[tuple[Template, int, int]], str]:
+        """The same of a trace, which says when each tensor is made and gone."""
+        (variant,) = self.blocks.structure.traced.variants
+        model, batch = self.plan.architecture, amounts.sizes["B"]
+        sizes = {**dict(model.traced_sizes), "batch": batch, "tokens": amounts.sizes["S"]}
+        most, at = variant.peak(sizes)
+        rows: list[tuple[Template, int, int]] = []
+        last = ""
+        for _, s, birth, death in variant.spans():
+            if birth <= at and (death is None or at < death):
+                name = f"{s.module} {s.made_by}".strip(" .")
+                last = name if birth == at else last
+                row = Template(name, "activations", shape_of(s.shape), s.dtype, "one forward",
+                               "births and deaths in the trace", OF_A_TRACE)  # fmt: skip
+                rows.append((row, 1, int(s.bytes.value(sizes))))
+        return most, rows, last
 
     @property
     def _around(self) -> tuple[list[Template], list[Template], list[Template]]:
@@ -157,7 +191,7 @@ class Forward:
             if e.work.phase == "forward"
         ]
         speed = Speed.of(
-            self.plan.accelerator, self.plan.weights.compute, constants.LAUNCH.middle, "hf",
+            self.plan.accelerator, _dtype(self.plan), constants.LAUNCH.middle, "hf",
             self.blocks.structure.attention,
         )  # fmt: skip
         operations = run(every, amounts, speed)
@@ -216,10 +250,11 @@ def inference(plan: Plan) -> Inference:
 
 def forward_notes(plan: Plan, forward: Inference) -> Iterator[str]:
     """What a reader should know of the forward that is planned in place of a server."""
+    by = "PyTorch" if plan.architecture.traced else "transformers"
     yield (
         f"{plan.architecture.label} generates nothing: in place of a server one forward of "
         f"{forward.batch:,} samples at once is planned (serve.concurrency), on each GPU, by "
-        "transformers in eval mode under torch.no_grad, without a cache."
+        f"{by} in eval mode under torch.no_grad, without a cache."
     )
     if plan.architecture.family not in COMPARED:
         yield (
@@ -231,9 +266,9 @@ def forward_notes(plan: Plan, forward: Inference) -> Iterator[str]:
             f"Samples are planned with {forward.tokens:,} tokens, as many as the model takes, and "
             f"not {plan.serve.prompt_len:,} (serve.prompt_len)."
         )
-    if plan.weights.compute != plan.weight_dtype:
+    if _dtype(plan) != plan.weight_dtype:
         yield (
-            f"Weights of {plan.architecture.label} are planned in {plan.weights.compute}: "
+            f"Weights of {plan.architecture.label} are planned in {_dtype(plan)}: "
             f"{plan.weights.label} (serve.weight_dtype) is of engines that generate."
         )
 

@@ -179,10 +179,11 @@ def units_of(model: torch.nn.Module) -> set[str]:
 
 def _run(
     target: Target, model: torch.nn.Module, dtype: torch.dtype, sizes: Mapping[str, int],
-    fixed: Set[str],
+    fixed: Set[str], infers: bool = False,
 ) -> _Run:  # fmt: skip
-    """Forward and backward on fake tensors; all sizes but the `fixed` ones are symbols, of which
-    there are none where all are fixed: PyTorch itself then says each size."""
+    """Forward and backward on fake tensors, or where it `infers` forward alone, in eval mode under
+    torch.no_grad; all sizes but the `fixed` ones are symbols, of which there are none where all are
+    fixed: PyTorch itself then says each size."""
     symbolic = not sizes.keys() <= fixed
     env = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(
@@ -212,14 +213,16 @@ def _run(
         inputs = _inputs(target, sized, dtype)
         for t in _tensors(inputs):
             recorder.born(t, "input")
-        with recorder.watching(model):
+        with recorder.watching(model.train(not infers)), torch.set_grad_enabled(not infers):
             out = model(**inputs)
-            loss = target.loss(out, inputs)
-            del out
-            recorder.begin_backward()
-            loss.backward()
-            recorder.mark_gradients(dict(model.named_parameters()))
-        del loss, inputs
+            if not infers:
+                loss = target.loss(out, inputs)
+                del out
+                recorder.begin_backward()
+                loss.backward()
+                recorder.mark_gradients(dict(model.named_parameters()))
+                del loss
+        del inputs
     held = {str(name) for s, name in known.items() if getattr(env.replace(s), "is_Integer", False)}
     if held:
         raise HeldError(held)
@@ -264,8 +267,9 @@ def _settled(
 
 
 def _recorded(
-    target: Target, dtype: torch.dtype, sizes: Mapping[str, int], fixed: Set[str], fold: bool
-) -> _Run:
+    target: Target, dtype: torch.dtype, sizes: Mapping[str, int], fixed: Set[str], fold: bool,
+    infers: bool = False,
+) -> _Run:  # fmt: skip
     """A run whose sizes are symbols. Of a model with many repeated blocks (`fold`) that is a run of
     the whole model with numbers, and one of a model of each block once, which says what the numbers
     are; it takes seconds where the other takes minutes."""
@@ -273,9 +277,9 @@ def _recorded(
     model = _model(target, dtype)
     if fold:
         shorten(model)
-    run = _run(target, model, dtype, sizes, fixed)
+    run = _run(target, model, dtype, sizes, fixed, infers)
     if fold:
-        found = _run(target, _model(target, dtype), dtype, sizes, sizes.keys())
+        found = _run(target, _model(target, dtype), dtype, sizes, sizes.keys(), infers)
         unfold(found.recorder, run.recorder, run.symbols, sizes)
         run = dataclasses.replace(found, symbols=run.symbols, guards=run.guards, folded=True)
     return dataclasses.replace(run, graph=_written(run))
@@ -344,6 +348,7 @@ def trace(
         if not _agrees(found) and any(run.folded for run in runs.values()):
             runs = _variants(target, DTYPES[dtype], sizes, say, fold=False)
             found = _document(target, dtype, sizes, runs, told)
+        found |= _forward(target, DTYPES[dtype], sizes, say)
     except PlanError:
         raise
     except Exception as e:
@@ -371,6 +376,18 @@ def _traced(
             say(f"again with fewer dimensions: {type(e).__name__}: {str(e)[:100]}")
     assert first
     raise first
+
+
+def _forward(
+    target: Target, dtype: torch.dtype, sizes: Mapping[str, int], say: Said
+) -> dict[str, Any]:
+    """The forward of any batch in eval mode under torch.no_grad; nothing where it does not run."""
+    say(f"tracing the forward of {target.label}")
+    try:
+        return {"forward": _recorded(target, dtype, sizes, set(), fold=True, infers=True).graph}
+    except Exception as e:
+        say(f"its forward by itself is left out: {type(e).__name__}: {str(e)[:100]}")
+        return {}
 
 
 def _variants(
@@ -445,9 +462,12 @@ def _points(sizes: Mapping[str, int], least: int) -> list[dict[str, int]]:
     ]
 
 
-def totals(target: Target, dtype: str, sizes: Mapping[str, int]) -> dict[str, Any]:
+def totals(
+    target: Target, dtype: str, sizes: Mapping[str, int], infers: bool = False
+) -> dict[str, Any]:
     """PyTorch's own totals at some sizes: parameters, what its hooks say is saved for backward, and
-    the peak that its MemTracker finds of forward and backward."""
+    the peak that its MemTracker finds of forward and backward, or where it `infers` of forward
+    alone, in eval mode under torch.no_grad."""
     from torch.distributed._tools.mem_tracker import MemTracker
 
     class Modules(contextlib.nullcontext[None]):
@@ -461,8 +481,12 @@ def totals(target: Target, dtype: str, sizes: Mapping[str, int]) -> dict[str, An
 
         def clear_user_hooks(self) -> None: ...
 
-    model = _model(target, DTYPES[dtype])
-    with stand_ins(), FakeTensorMode(allow_non_fake_inputs=True):
+    model = _model(target, DTYPES[dtype]).train(not infers)
+    with (
+        stand_ins(),
+        torch.set_grad_enabled(not infers),
+        FakeTensorMode(allow_non_fake_inputs=True),
+    ):
         _placed(model)
         own = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
         seen: dict[int, int] = {}
@@ -482,9 +506,12 @@ def totals(target: Target, dtype: str, sizes: Mapping[str, int]) -> dict[str, An
         tracker.track_external(model, *_tensors(inputs))
         with Values(sizes.get(CHOSEN)), tracker:
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-                loss = target.loss(model(**inputs), inputs)
+                out = model(**inputs)
+                loss = None if infers else target.loss(out, inputs)
+                del out
             saved = sum(seen.values())
-            loss.backward()
+            if loss is not None:
+                loss.backward()
         ((_, snapshot),) = tracker.get_tracker_snapshot("peak").items()
         for end in died:
             end.detach()

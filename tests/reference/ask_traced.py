@@ -62,6 +62,18 @@ def main() -> None:
         text = json.dumps(document, separators=(",", ":"))
         (FILES / f"traced_{name}.json").write_text(text, encoding="utf-8")
     rows = [asked(name, sizes) for name in DIMS for sizes in POINTS]
+    forwards = [
+        {
+            "net": name,
+            "dims": dict(sizes),
+            "peak_bytes": totals(target(name), "bf16", sizes, True)["peak_bytes"],
+        }
+        for name in DIMS
+        for sizes in POINTS
+    ]
+    (HERE / "traced_forwards.json").write_text(
+        "[\n" + ",\n".join(map(json.dumps, forwards)) + "\n]\n", encoding="utf-8"
+    )
     (HERE / "traced.json").write_text(
         "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n", encoding="utf-8"
     )

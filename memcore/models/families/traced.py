@@ -69,6 +69,19 @@ def as_trained(model: Model, frozen: tuple[str, ...], adapters: LowRank | None) 
     return replace(model, traced=file, **_layers(file))
 
 
+def as_forward(model: Model) -> Model:
+    """A traced model's forward alone, in eval mode under torch.no_grad."""
+    assert model.traced
+    assert model.traced.forward
+    return replace(model, traced=_forward_of(model.traced), **_layers(_forward_of(model.traced)))
+
+
+@cached
+def _forward_of(file: ModelFile) -> ModelFile:
+    assert file.forward
+    return replace(file, variants=(file.forward,), checks=())
+
+
 def _layers(file: ModelFile) -> dict[str, Any]:
     """How many layers a model has, and of which kinds, as Model has them."""
     kinds = blocks_of(file)[0].kinds

@@ -215,6 +215,10 @@ class Variant:
 
     def peak_bytes(self, sizes: Mapping[str, int]) -> int:
         """The most bytes that forward and backward hold at once, besides weights and buffers."""
+        return self.peak(sizes)[0]
+
+    def peak(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """The most bytes that it holds at once, besides weights and buffers, and when that is."""
         sizes_of = {id(s): s.bytes.value(sizes) for block in self.blocks for s in block.storages}
         changes: dict[int, int] = {}
         for _, s, birth, death in self.spans():
@@ -222,11 +226,12 @@ class Variant:
             changes[birth] = changes.get(birth, 0) + n
             if death is not None:
                 changes[death] = changes.get(death, 0) - n
-        alive = most = 0
+        alive, most = 0, (0, 0)
         for at in sorted(changes):
             alive += changes[at]
-            most = max(most, alive)
-        return int(most)
+            if alive > most[0]:
+                most = alive, at
+        return most
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +247,9 @@ class Check:
 @dataclass(frozen=True, eq=False)
 class ModelFile:
     """A whole file. `dims`: its dimensions, each with the size it was traced at; `tables`: those
-    parameters that rows are looked up in. Equal only to itself: what is
-    kept of it is found by it."""
+    parameters that rows are looked up in; `forward`: forward alone, in eval mode
+    under torch.no_grad, if the file has it. Equal only to itself: what is kept of it is found by
+    it."""
 
     label: str
     source: str
@@ -256,6 +262,7 @@ class ModelFile:
     buffer_bytes: int
     variants: tuple[Variant, ...]
     checks: tuple[Check, ...]
+    forward: Variant | None = None
 
     def variant(self, sizes: Mapping[str, int]) -> Variant:
         """The variant for these sizes."""
@@ -409,6 +416,7 @@ def read(document: Any, checked: bool = True) -> ModelFile:
         r.dtype(top.get("dtype"), "dtype"), versions, stand_ins, dims, tuple(parameters),
         _tables(r, top.get("tables", {}), parameters),
         r.count(top.get("buffer_bytes"), "buffer_bytes"), tuple(variants), checks,
+        _variant(r, r.object(top["forward"], "forward"), "forward") if "forward" in top else None,
     )  # fmt: skip
     if checked:
         check_sizes(found, dims)
@@ -417,7 +425,8 @@ def read(document: Any, checked: bool = True) -> ModelFile:
 
 def check_sizes(found: ModelFile, sizes: Mapping[str, int]) -> None:
     """Refuse sizes at which a tensor would have less than no bytes, or more than can be counted."""
-    for i, variant in enumerate(found.variants):
+    forward = [found.forward] if found.forward else []
+    for i, variant in enumerate((*found.variants, *forward)):
         given = {**sizes, BATCH: 1} if variant.batch else sizes
         for j, block in enumerate(variant.blocks):
             for k, s in enumerate(block.storages):

@@ -411,8 +411,8 @@ class Program:
         return answers
 
     def read(self, keys: Keys, draft: Draft, name: str = "read") -> None:
-        """What the keys of a file say by the rows of one list."""
-        for row in self.rows[name]:
+        """What the keys of a file say by the rows of one list, if the table has it."""
+        for row in self.rows.get(name, ()):
             row.read(keys, draft)
 
     def later(self, keys: Keys, draft: Draft, name: str = "later") -> None:

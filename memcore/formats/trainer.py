@@ -27,7 +27,7 @@ from memcore.formats.draft import (
 )
 from memcore.formats.programs import Program
 from memcore.formats.texts import options
-from memcore.words.training import ALL_LINEAR, AS_LOADED, EXPANDABLE, IN_16_BITS
+from memcore.words.training import ALL_LINEAR, AS_LOADED, IN_16_BITS
 
 ATTENDS = ("attn_implementation", "flash_attn", "flash_attention")
 # Whose keys these are: each table with what its program does where a key is not said.
@@ -113,8 +113,8 @@ def read(
     _attention(keys)
     _sum_of_lengths(keys, draft)
     HF.read(keys, draft)
-    if program is AXOLOTL:
-        AXOLOTL.read(keys, draft)
+    if program is not HF:
+        program.read(keys, draft)
     draft.keeps_checkpoints(0, "save_total_limit")
     if keys.inner("accelerator_config").on("split_batches"):
         keys.values["split_batches"] = True
@@ -137,7 +137,6 @@ def read(
         draft.fields["train.adapter"] != "none"
     ):
         draft.leave("train.offload_parameters", NOTES["offloaded_base"])
-    HF.later(keys, draft)
     if str(keys.values.get("device_map")) == AUTO:
         HF.later(keys, draft, "spread")
     still = program.table.get("frozen_tower", "")
@@ -228,9 +227,8 @@ def _defaults(program: Program, keys: Keys, draft: Draft) -> None:
     """What a program does where nobody says it."""
     for each in (program, HF):
         each.read(keys, draft, "defaults")
-    if program is AXOLOTL:
-        draft.otherwise(launchers.ALLOCATOR, EXPANDABLE, "axolotl's utils/__init__.py")
-        AXOLOTL.later(keys, draft)
+    for each in dict.fromkeys((program, HF)):
+        each.later(keys, draft)
 
 
 def _plugins(keys: Keys) -> None:
@@ -287,8 +285,7 @@ def _referred(program: Program, keys: Keys, draft: Draft, towards: str) -> None:
 def _options(program: Program, keys: Keys, draft: Draft, towards: str) -> None:
     """What is on or off."""
     HF.read(keys, draft, "switches")
-    if program is AXOLOTL:
-        AXOLOTL.read(keys, draft, "recomputed")
+    program.read(keys, draft, "recomputed")
     fused = any(keys.on(name) for name in LIGER)
     parts = keys.inner("liger_kernel_config")
     if towards in methods.LOSSES:
@@ -303,10 +300,6 @@ def _options(program: Program, keys: Keys, draft: Draft, towards: str) -> None:
             draft.otherwise("train.cross_entropy", "chunked", keys.named(*LIGER))
         elif parts.on("cross_entropy"):
             draft.put("train.cross_entropy", "fused", parts.written("cross_entropy"), True)
-    compiles = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
-    if keys.on(compiles[0]) or any(keys.values.get(name) for name in compiles[1:]):
-        draft.put("train.kernels", "compile", keys.named(*compiles), True)
-    keys.take(compiles[1])
 
 
 def _adapter(program: Program, keys: Keys, draft: Draft) -> str:

@@ -14,7 +14,7 @@ from memcore.models.families import FAMILIES
 from memcore.models.families.qwen_tower import SIDE
 from memcore.models.model import Model
 from memcore.models.traced.file import ModelFile
-from memcore.models.traced.tuned import adapted, suffixes
+from memcore.models.traced.tuned import adapted, suffixes, within
 from memcore.models.traced.tuned import linear_layers as traced_linear_layers
 from memcore.plan.remedies import DATA_PARALLEL, OWN, PLAIN, ROWS, SHARDS, UNSHARDED, WHOLE
 from memcore.plan.rule import Remedy, broken, only, to
@@ -31,6 +31,7 @@ from memcore.words.training import (
     AVERAGED,
     AVERAGED_FP32,
     BASE,
+    BY_NAME,
     CHECKPOINTING,
     COPIES,
     CUDNN,
@@ -455,7 +456,9 @@ def frozen_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     none = to(field, "none")
     if t.frozen == SEEING and not (model and _any_images(model)):
         yield broken(field, "planned for models that read images of any size", *none)
-    if not _decodes(model) and t.frozen != SEEING:
+    if t.frozen == BY_NAME:
+        yield from _frozen_by_name(plan, model)
+    elif not _decodes(model) and t.frozen != SEEING:
         yield broken(field, "planned for decoders only", *none)
     if t.adapter != "none":
         why = "adapters freeze the model's own weights"
@@ -471,6 +474,34 @@ def frozen_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     if t.offload_optimizer != "none":
         why = "not planned with optimizer offload"
         yield broken(field, why, *none, {"train.offload_optimizer": "none"})
+
+
+def _frozen_by_name(plan: Plan, model: Model | None) -> Iterator[Issue]:
+    """That a traced model has the modules that are frozen, and others that are trained."""
+    field, names = "train.frozen_modules", listed(plan.train.frozen_modules)
+    none = to("train.frozen", "none")
+    if model is None or model.traced is None:
+        yield broken("train.frozen", "modules are frozen by name of traced models only", *none)
+        return
+    if not model.traced.tells_users:
+        why = f"the file of {model.label} does not say which operations use a tensor: trace it anew"
+        yield broken("train.frozen", why, *none)
+        return
+    paths = [p.path for p in model.traced.parameters]
+    modules = dict.fromkeys(p[:n] for p in paths for n in _ends(p))
+    unknown = [name for name in names if name not in modules]
+    if unknown:
+        told = did_you_mean(unknown[0], [*modules])
+        yield broken(field, f"the trace has no module {shown(unknown[0])}; {told}", *none)
+    elif not names:
+        yield broken(field, "it names no module", *none)
+    elif all(within(path, names) for path in paths):
+        yield broken(field, "nothing is left to train", *none)
+
+
+def _ends(path: str) -> Iterator[int]:
+    """Where the name of each module that has a parameter ends in its path."""
+    yield from (i for i, letter in enumerate(path) if letter == ".")
 
 
 def average_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
@@ -559,7 +590,9 @@ def _alone_rules(plan: Plan, model: Model) -> Iterator[Issue]:
         yield broken("train.precision", why, *to("train.precision", "bf16-mixed"))
     why = f"{name} is planned with all its weights trained"
     why += ", or all but what reads images" if images else ""
-    yield from only(plan, "train.frozen", [NO_LAYER, *([SEEING] if images else [])], why)
+    by_name = [BY_NAME] if model.traced else []
+    towers = [SEEING] if images else []
+    yield from only(plan, "train.frozen", [NO_LAYER, *towers, *by_name], why)
     yield from only(plan, "together.kind", ["none"], f"{name} is planned by itself only")
     if model.tower:
         for what in ("parameters", "activations"):

@@ -309,7 +309,7 @@ def _of_table(text: str, table: Collection[str]) -> str:
 
 
 class Train(Section):
-    @field_validator("lora_modules")
+    @field_validator("lora_modules", "frozen_modules")
     @classmethod
     def _as_listed(cls, modules: str) -> str:
         """Without blanks, and nothing as its word."""
@@ -678,6 +678,15 @@ class Train(Section):
         within=(0, 100_000),
         key="trained",
         when=_is("train.frozen", training.LOWER),
+    )
+    frozen_modules: str = declare(
+        training.NO_LAYER,
+        "Frozen modules",
+        "Of a traced model: names of modules whose weights are not trained, with commas between: "
+        "text_encoder,blocks.0.",
+        key="still",
+        names=("freeze_modules",),
+        when=_is("train.frozen", training.BY_NAME),
     )
     checkpoint_every: int = number(
         1,

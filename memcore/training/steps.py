@@ -41,6 +41,7 @@ from memcore.words.training import (
     ALL_LINEAR,
     AUTO,
     BLOCK,
+    BY_NAME,
     CHECKPOINTING,
     COPIES,
     EACH_ROW,
@@ -135,6 +136,8 @@ def _model_of(plan: Plan) -> tuple[Blocks, Layers]:
     model = plan.architecture
     if model.traced and t.adapter != "none":
         model = as_trained(model, (), low_rank_of(plan, model.traced))
+    elif model.traced and t.frozen == BY_NAME:
+        model = as_trained(model, listed(t.frozen_modules), None)
     if p.pp > 1 and model.traits.tied_embeddings:  # the last stage has a copy of its own
         model = replace(model, traits=replace(model.traits, tied_embeddings=False))
     parallel = "" if p.tp == 1 else SEQUENCE if p.sequence_parallel else TENSOR
@@ -261,8 +264,8 @@ def _leads(structure: Structure) -> bool:
 def frozen_of(plan: Plan) -> str:
     """Which blocks besides layers are frozen, as Structure has it."""
     t = plan.train
-    if t.frozen in (NO_LAYER, SEEING):
-        return "" if t.frozen == NO_LAYER else SEEING
+    if t.frozen in (NO_LAYER, SEEING, BY_NAME):
+        return SEEING if t.frozen == SEEING else ""
     every = t.frozen == LOWER and t.trained_layers == 0
     return LOWER if every else EMBEDDINGS
 

@@ -142,6 +142,7 @@ GRADIENTS = table("gradients", Word)
 WHOLE = "whole"  # of them the word for no reduction before the last micro-batch
 
 NO_LAYER, EMBEDDINGS, LOWER, SEEING = "none", "embeddings", "lower", "tower"
+BY_NAME = "modules"
 UNTRAINED = table("untrained", Word)
 
 DENSE, SPARSE, FUSED_ROWS = "dense", "sparse", "fused"

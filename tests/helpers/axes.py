@@ -96,6 +96,7 @@ NAMES = {
     "cluster.gpu": ["l4-24gb", "mi300x-192gb", "h200-sxm-141gb"],
     "cluster.node": [None, "cloud-l4", "dgx-a100"],
     "train.cuda_graphs": ["attn", "attn,mlp"],
+    "train.frozen_modules": ["stem", "blocks.0,head"],
     "train.lora_modules": ["q_proj", "k_proj,o_proj"],
     "serve.moe_backend": ["marlin", "plain"],
     "train.recompute_modules": ["core_attn", "core_attn,layernorm", "moe_act,core_attn"],

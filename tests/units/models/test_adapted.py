@@ -69,6 +69,47 @@ def test_the_engine_plans_adapters_as_pytorch_measured(row: dict[str, Any]) -> N
     assert Book(plan, report).chain("memory.allocated_bytes")
 
 
+@pytest.mark.parametrize("row", [r for r in ROWS if r["case"][5]], ids=str)
+def test_the_engine_plans_frozen_modules_as_pytorch_measured(row: dict[str, Any]) -> None:
+    net, frozen, dims = row["case"][0], ",".join(row["case"][5]), row["dims"]
+    words = {
+        "frozen": "modules",
+        "frozen_modules": frozen,
+        "precision": "bf16-pure",
+        "zero": 0,
+        "framework": "pytorch",
+        "checkpointing": "none",
+        "micro_batch": dims["batch"],
+    }
+    plan = Plan(model={**document(net), "dims": dims}, cluster={"gpus": 1}, train=words)
+    report = evaluate(plan)
+    memory = report.memory
+    assert memory
+    assert memory.saved_for_backward_bytes == row["saved_bytes"]
+    image = 0
+    if "stem" in row["case"][5]:  # nothing saves the image then
+        image = (
+            2 * 3 * dims["batch"] * dims["height"] * dims["width"] * (64 if net == "unet" else 1)
+        )
+    held = memory.allocated_bytes - memory.consumers["optimizer_states"] - WORKSPACE + image
+    assert held == pytest.approx(row["peak_bytes"], rel=0.01)
+    trained = sum(p.elements for p in as_trained(row).parameters if p.trained)
+    assert report.trainable_parameters == trained
+    assert Book(plan, report).chain("trainable_parameters")
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [("stemm", "no module 'stemm'; did you mean"), ("none", "names no module"),
+     ("stem,blocks,head", "nothing is left to train")],
+)  # fmt: skip
+def test_modules_that_cannot_be_frozen_are_refused(names: str, said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        Plan(model=document("net"), train={"frozen": "modules", "frozen_modules": names})
+    with pytest.raises(PlanError, match="of traced models only"):
+        Plan(model="gpt2", train={"frozen": "modules", "frozen_modules": "h"})
+
+
 def test_checkpointed_blocks_keep_their_inputs_under_adapters_too() -> None:
     def saved(word: str) -> int:
         words = {"adapter": "lora", "lora_modules": "up,down", "checkpointing": word,

@@ -159,11 +159,11 @@ def test_megatrons_optimizer_of_fewer_bits_is_written_and_read():
     assert again.train.optimizer == "adamw-aware"
 
 
-@each("engine, kept", (("sglang-0.5.15", True), ("vllm-v0", False)))
-def test_an_older_version_of_a_server_is_written_or_told(engine, kept):
+@each("engine, same", (("sglang-0.5.15", True), ("vllm-v0", False)))
+def test_an_older_version_of_a_server_is_written_or_told(engine, same):
     plan = Plan.of({"model": "llama-3-8b", "job": "serve", "serve": {"engine": engine}})
     again, left = written(plan, engine.partition("-")[0])
-    assert (again.serve.engine == engine, "serve.engine" in left) == (kept, not kept)
+    assert (again.serve.engine == engine, "serve.engine" in left) == (same, not same)
 
 
 @each("engine", ("vllm", "llama.cpp"))

@@ -518,7 +518,7 @@ def of_presets(content: str, draft: Draft) -> None:
     found = presets(content)
     name = next(iter(found))
     _read(LLAMA, Keys(found[name], hyphened), "", draft)
-    draft.chosen(f"[{name}]", "model", (f"[{each}]" for each in found))
+    draft.chosen(f"[{name}]", "model", (each for each in found if each != name))
 
 
 MODEL = re.compile(r"[/.~]?[\w.-]+(?:/[\w.-]+)+")  # a name on the hub, or a folder

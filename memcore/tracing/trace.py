@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
+import itertools
 import logging
 import math
 import time
@@ -236,14 +237,17 @@ def _told(inputs: Mapping[str, Input]) -> str:
 
 def _settled(
     target: Target, dtype: torch.dtype, at: Mapping[str, int], say: Said
-) -> tuple[Target, dict[str, int]]:
-    """The target with those of its inputs that its model runs with, and its sizes. Raises what
+) -> tuple[Target, dict[str, int], bool]:
+    """The target with those of its inputs that its model runs with, its sizes, and whether it runs
+    with its lists of blocks shortened, too: code that counts on their lengths does not. Raises what
     the first of them failed with."""
     first: Exception | None = None
-    for inputs in (target.inputs, *target.others):
+    every = (target.inputs, *target.others)
+    for short, inputs in itertools.product((True, False), every):
         trial = dataclasses.replace(target, inputs=inputs)
         model = _model(target, dtype)
-        shorten(model)
+        if short:
+            shorten(model)
         sizes = {
             name: at.get(name) or target.at.get(name) or EXAMPLES.get(name, EXAMPLE)
             for name in names_of(inputs)
@@ -261,7 +265,7 @@ def _settled(
             continue
         if "a choice by values" in values.taken.values():
             sizes[CHOSEN] = at.get(CHOSEN) or EXAMPLES[CHOSEN]
-        return trial, sizes
+        return trial, sizes, short
     assert first
     raise first
 
@@ -337,8 +341,8 @@ def trace(
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # told below
     try:
         say(f"building {target.label}")
-        target, sizes = _settled(target, DTYPES[dtype], at or {}, say)
-        target, sizes, runs = _traced(target, DTYPES[dtype], sizes, say)
+        target, sizes, fold = _settled(target, DTYPES[dtype], at or {}, say)
+        target, sizes, runs = _traced(target, DTYPES[dtype], sizes, say, fold)
         told = [
             totals(target, dtype, point)
             for point in _points(sizes, min(runs) if len(runs) < 2 else 1)[:checks]
@@ -357,7 +361,7 @@ def trace(
 
 
 def _traced(
-    target: Target, dtype: torch.dtype, sizes: Mapping[str, int], say: Said
+    target: Target, dtype: torch.dtype, sizes: Mapping[str, int], say: Said, fold: bool
 ) -> tuple[Target, dict[str, int], dict[int, _Run]]:
     """The runs of a target; where its code takes no symbols for sizes, or takes too long with them,
     with all but the batch held at the example's, and then with all."""
@@ -367,7 +371,7 @@ def _traced(
         free = tries.pop(0)
         held, these = _held(target, sizes, free)
         try:
-            return held, these, _variants(held, dtype, these, say, fold=True)
+            return held, these, _variants(held, dtype, these, say, fold)
         except HeldError as e:
             tries = [free - e.names, *tries]
             say(f"again with fewer dimensions: {e}")

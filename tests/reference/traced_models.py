@@ -304,33 +304,44 @@ def fno_2d() -> Built:
     return FourierOperator(), {"field": torch.zeros(2, 3, 64, 64)}
 
 
+def _mlp(before: int, width: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(before, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+        nn.Linear(width, width), nn.LayerNorm(width),
+    )  # fmt: skip
+
+
+class _Messages(nn.Module):
+    """A step of messages: edges hear of the nodes at their ends, nodes of the edges they are at."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.edge, self.node = _mlp(3 * width, width), _mlp(2 * width, width)
+
+    def forward(
+        self, nodes: torch.Tensor, edges: torch.Tensor, source: torch.Tensor, target: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        edges = edges + self.edge(torch.cat((edges, nodes[source], nodes[target]), 1))
+        seen = torch.zeros_like(nodes).index_add(0, target, edges)
+        return nodes + self.node(torch.cat((nodes, seen), 1)), edges
+
+
 class MeshGraphNet(nn.Module):
     """The network of Pfaff et al. 2021: an encoder, 15 steps of messages along edges, a decoder,
     all of two hidden layers of 128 with a layer norm."""
 
     def __init__(self, node: int = 11, edge: int = 7, width: int = 128, steps: int = 15):
         super().__init__()
-        self.nodes, self.edges = self._mlp(node, width), self._mlp(edge, width)
-        self.steps = nn.ModuleList(
-            nn.ModuleList((self._mlp(3 * width, width), self._mlp(2 * width, width)))
-            for _ in range(steps)
-        )
-        self.out = nn.Sequential(*self._mlp(width, width)[:-2], nn.ReLU(), nn.Linear(width, 2))
-
-    def _mlp(self, before: int, width: int) -> nn.Sequential:
-        return nn.Sequential(
-            nn.Linear(before, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
-            nn.Linear(width, width), nn.LayerNorm(width),
-        )  # fmt: skip
+        self.nodes, self.edges = _mlp(node, width), _mlp(edge, width)
+        self.steps = nn.ModuleList(_Messages(width) for _ in range(steps))
+        self.out = nn.Sequential(*_mlp(width, width)[:-2], nn.ReLU(), nn.Linear(width, 2))
 
     def forward(
         self, node: torch.Tensor, edge: torch.Tensor, source: torch.Tensor, target: torch.Tensor
     ) -> torch.Tensor:
         nodes, edges = self.nodes(node), self.edges(edge)
-        for of_edge, of_node in self.steps:
-            edges = edges + of_edge(torch.cat((edges, nodes[source], nodes[target]), 1))
-            seen = torch.zeros_like(nodes).index_add(0, target, edges)
-            nodes = nodes + of_node(torch.cat((nodes, seen), 1))
+        for step in self.steps:
+            nodes, edges = step(nodes, edges, source, target)
         return self.out(nodes).pow(2).mean()
 
 

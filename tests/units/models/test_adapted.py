@@ -19,7 +19,7 @@ from memcore.plan.plan import Plan
 
 HERE = Path(__file__).parent
 REFERENCE = HERE.parents[1] / "reference"
-ROWS = json.loads((REFERENCE / "adapters.json").read_text())  # by reference/ask_adapters.py
+ROWS = json.loads((REFERENCE / "traced_adapters.json").read_text())  # by ask_traced_adapters.py
 WORKSPACE = 67_108_864  # cuBLAS's, which a trace on a CPU has not
 
 
@@ -149,7 +149,7 @@ def test_layers_that_are_not_there_are_refused() -> None:
 @pytest.mark.parametrize("row", ROWS[::3], ids=str)
 def test_pytorch_still_says_so(row: dict[str, Any]) -> None:
     code = (
-        "import json, sys, ask_adapters as a; case, dims = json.loads(sys.argv[1]); "
+        "import json, sys, ask_traced_adapters as a; case, dims = json.loads(sys.argv[1]); "
         "print(json.dumps(a.asked(case, dims)))"
     )
     said = subprocess.run(

@@ -142,6 +142,18 @@ def test_checkpointing_by_block_keeps_what_pytorch_keeps(row: dict[str, Any]) ->
     assert memory.allocated_bytes - states == pytest.approx(row["peak_bytes"], rel=0.01)
 
 
+SHARDED = json.loads((REFERENCE / "sharded.json").read_text())  # by reference/ask_sharded.py
+
+
+@pytest.mark.parametrize("row", SHARDED, ids=str)
+def test_fsdp2_of_blocks_has_pytorchs_peak(row: dict[str, Any]) -> None:
+    words = {"checkpointing": "none", "framework": "fsdp2", "zero": 3}
+    plan = checkpointed_plan(row, **words).with_changes({"cluster.gpus": row["ranks"]})
+    memory = evaluate(plan).memory
+    assert memory
+    assert memory.allocated_bytes - WORKSPACE == pytest.approx(row["peak_bytes"], rel=1e-3)
+
+
 def test_checkpointing_costs_a_forward_more() -> None:
     times = [
         time for word in ("none", "full")

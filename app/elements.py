@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
-from importlib.resources import files
 from typing import Any
 
 import plotly.graph_objects as go
 
 from app import parts, tables
 from memcore.explain.book import Book
+from memcore.shipped import PRESETS
 
-PAGES = tomllib.loads(files("presets").joinpath("pages.toml").read_text(encoding="utf-8"))
+PAGES = tomllib.loads(PRESETS.joinpath("pages.toml").read_text(encoding="utf-8"))
 
 
 def text(name: str, **words: Any) -> str:

@@ -6,24 +6,31 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 
 from memcore.cli.printing import fail
 from memcore.cli.reading import given_plan
 from memcore.words.jobs import VIEWS
 
 FIRST_PORT = 8501
+NEEDED = {"streamlit": "Streamlit", "plotly": "Plotly", "pandas": "pandas", "jinja2": "Jinja"}
+INSTALL = "pip install 'memplan[app]' installs what it lacks"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve app/main.py, which lies beside this package, and open it."""
+    """Serve app/main.py and open it."""
     import threading
 
+    if lacks := _missing():
+        return fail(f"the page needs {lacks}: {INSTALL}", status=1)
     try:
         _check_address(args.host, args.port)
     except OSError as e:
         at = f"{args.host} port {args.port}" if args.port else args.host
         return fail(f"cannot serve on {at}: {e.strerror or e}; try another --port", status=1)
+    _find_the_app()
     browser = not args.no_browser and _has_display()
     opened = f"{args.base_path}{opened_at(args)}"
     from app import main
@@ -46,6 +53,19 @@ def run(args: argparse.Namespace) -> int:
         }
     )
     return 0
+
+
+def _missing() -> str:
+    """What of the extra `app` is not installed."""
+    return ", ".join(name for module, name in NEEDED.items() if find_spec(module) is None)
+
+
+def _find_the_app() -> None:
+    """Let `app` be imported, which lies beside the engine in a checkout. A wheel carries it in a
+    folder of Memplan's name, since `app` is a name that others could take."""
+    installed = Path(__file__).resolve().parents[2] / "memplan_app"
+    if installed.is_dir():
+        sys.path.insert(0, str(installed))
 
 
 def opened_at(args: argparse.Namespace) -> str:

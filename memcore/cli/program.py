@@ -9,13 +9,13 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.resources import files
 from typing import Any, TypeAlias
 
 from memcore.cli.arguments import TYPES, VALUES
 from memcore.cli.printing import FAILED, fail, failed
 from memcore.cli.reading import source
 from memcore.errors import Issue, PlanError, fault
+from memcore.shipped import PRESETS
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -75,7 +75,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, Commands]:
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    table = tomllib.loads(files("presets").joinpath("commands.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads(PRESETS.joinpath("commands.toml").read_text(encoding="utf-8"))
     shared = table.pop("shared")
     for name, declared in table.items():
         command = commands.add_parser(name, help=declared["about"], description=declared["about"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import itertools
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -25,25 +28,30 @@ MOST_VALUES = 1_000_000
 
 
 def run(args: argparse.Namespace) -> int:
-    from memcore.search.sweep import sweep
+    from memcore.search.sweep import swept
 
     plan, numbers = given_plan(args), tuple(args.number or NUMBERS)
     axes = axes_of(args.axis)
     with Progress("sweep") as progress:
-        frame = sweep(plan, axes, numbers, progress)
+        cells = swept(plan, axes, numbers, progress)
+    names = [*axes, *cells]
+    values = zip(*(of.ravel().tolist() for of in cells.values()), strict=True)
+    rows = [
+        (*point, *(None if math.isnan(n) else n for n in of))
+        for point, of in zip(itertools.product(*axes.values()), values, strict=True)
+    ]
     if args.csv:
-        frame.to_csv(sys.stdout, index=False, lineterminator="\n")
+        csv.writer(sys.stdout, lineterminator="\n").writerows([names, *rows])
     elif args.json:
-        plain = frame.astype(object).where(frame.notna(), None)
-        print(json_text(plain.to_dict("records"), indent=1))
+        print(json_text([dict(zip(names, row, strict=True)) for row in rows], indent=1))
     else:
-        rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False)]
-        print(printable("\n".join(table([*map(str, frame)], rows, left=len(axes)))))
+        texts = [[_cell(value) for value in row] for row in rows]
+        print(printable("\n".join(table(names, texts, left=len(axes)))))
     return 0
 
 
 def _cell(value: Any) -> str:
-    if value is None or value != value:
+    if value is None:
         return "-"
     if isinstance(value, float):
         return f"{int(value):,}" if value.is_integer() else f"{value:,.6g}"

@@ -11,10 +11,11 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from statistics import median
 
-_ROOT = files("presets").joinpath("evidence")
+from memcore.shipped import PRESETS
+
+_ROOT = PRESETS.joinpath("evidence")
 
 COUNTED, AUTOGRAD, TRACKER, MEASURED, PUBLISHED = SOURCES = (
     "transformers parameter count",

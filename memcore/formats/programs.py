@@ -26,7 +26,6 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 from memcore.errors import Issue, PlanError, shown
@@ -43,6 +42,7 @@ from memcore.formats.draft import (
     whole,
 )
 from memcore.plan.plan import Plan, field_paths, get
+from memcore.shipped import PRESETS
 
 
 def _chunk(value: Any) -> int:
@@ -243,7 +243,7 @@ class Row:
             draft.put(path, value, key, given)
 
 
-FOLDER = files("presets") / "programs"
+FOLDER = PRESETS / "programs"
 
 
 def tables_with(*keys: str) -> list[str]:

@@ -8,7 +8,6 @@ import json
 import tomllib
 from collections.abc import Mapping
 from datetime import date
-from importlib.resources import files
 from typing import Any
 
 from memcore.hardware.accelerator import Accelerator, Node
@@ -16,8 +15,9 @@ from memcore.models.families import from_config
 from memcore.models.families.traced import model_at
 from memcore.models.model import Model
 from memcore.models.traced.file import ModelFile, read
+from memcore.shipped import PRESETS
 
-_ROOT = files("presets")
+_ROOT = PRESETS
 
 
 @functools.cache

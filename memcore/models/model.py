@@ -10,13 +10,13 @@ import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 from typing import Any
 
 from memcore.cache import counted_apart
 from memcore.errors import shown
 from memcore.models.quantization import Quantization
 from memcore.models.traced.file import ModelFile
+from memcore.shipped import PRESETS
 from memcore.tape.dims import APART
 from memcore.tape.structure import CAUSAL, Traits
 
@@ -543,9 +543,9 @@ def _finite(limits: Any) -> Any:
 
 
 HARMLESS = frozenset(  # keys that decide no tensor's size and no operation
-    tomllib.loads(
-        files("presets").joinpath("families", "harmless.toml").read_text(encoding="utf-8")
-    )["keys"].split()
+    tomllib.loads(PRESETS.joinpath("families", "harmless.toml").read_text(encoding="utf-8"))[
+        "keys"
+    ].split()
 )
 
 WEIGHTLESS = (

@@ -16,11 +16,11 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from typing import Any
 
 from memcore.cache import cached
 from memcore.errors import shown
+from memcore.shipped import PRESETS
 from memcore.words.stored import WEIGHT_DTYPES, WeightDtype, bits, grouped, of_bits
 
 MOST_MODULES = 20_000  # that a file names; published ones name a few hundred
@@ -190,7 +190,7 @@ WORDS = {2: "int2", 3: "int3", 4: "int4"}  # for whole numbers of so many bits; 
 NAMED = {(4, 128): "int4", (4, 64): "int4-g64", (4, 32): "int4-g32", (8, 0): "int8"}
 NARROWEST, WIDEST = 1, 8
 _TABLE: dict[str, Any] = tomllib.loads(
-    files("presets").joinpath("families", "quantization.toml").read_text(encoding="utf-8")
+    PRESETS.joinpath("families", "quantization.toml").read_text(encoding="utf-8")
 )
 
 

@@ -7,10 +7,10 @@ import functools
 import re
 import tomllib
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
 
 from memcore.errors import shown
+from memcore.shipped import PRESETS
 
 CLASS = "_class_name"  # of the config.json of diffusers
 HOW = (
@@ -25,7 +25,7 @@ TRACE = f"is no family that Memplan has by hand: {HOW}"
 @functools.cache
 def _table(name: str) -> Mapping[str, list[str]]:
     """Patterns by what fits them."""
-    file = files("presets").joinpath("families", "unplanned.toml")
+    file = PRESETS.joinpath("families", "unplanned.toml")
     found: dict[str, list[str]] = tomllib.loads(file.read_text(encoding="utf-8"))[name]
     return found
 

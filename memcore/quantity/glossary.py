@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
+
+from memcore.shipped import PRESETS
 
 
 @functools.cache
 def method() -> Mapping[str, Any]:
     """What pages explain: terms, left_out, sources, limits."""
-    return tomllib.loads(
-        files("presets").joinpath("evidence", "method.toml").read_text(encoding="utf-8")
-    )
+    return tomllib.loads(PRESETS.joinpath("evidence", "method.toml").read_text(encoding="utf-8"))
 
 
 def term(word: str) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from memcore.cache import cached
@@ -25,6 +24,7 @@ from memcore.evaluate import evaluate
 from memcore.plan.measured import Measured
 from memcore.plan.plan import Plan, get, value_text
 from memcore.report import Report
+from memcore.shipped import PRESETS
 from memcore.timing import certainty
 from memcore.units import bytes_text, seconds_text
 from memcore.words.engines import ENGINES, SGLANG, TENSORRT_LLM, VLLM
@@ -172,7 +172,7 @@ class Common:
 
 @cached
 def _table() -> Mapping[str, Any]:
-    path = files("presets").joinpath("evidence", "in_common.toml")
+    path = PRESETS.joinpath("evidence", "in_common.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 

@@ -65,8 +65,9 @@ def sweep(
     progress  is called with how many combinations of words are done, and of how many
 
     Returns one row a combination, in the order of `itertools.product`; one column an axis and one a
-    number, NaN where the combination cannot exist or has no such number. A yes is 1, a no 0. Raises
-    PlanError for an axis that is no field, and for a number that no combination's Report has.
+    number, NaN where the combination cannot exist or has no such number. A yes is 1, a no 0. Needs
+    pandas, which the extra `app` brings. Raises PlanError for an axis that is no field, and for a
+    number that no combination's Report has.
     """
     return _table(axes, swept(plan, axes, numbers, progress))
 

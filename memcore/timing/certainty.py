@@ -15,11 +15,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 from memcore.cache import cached
 from memcore.plan.plan import Plan
+from memcore.shipped import PRESETS
 from memcore.words.training import FRAMEWORKS, multiple
 
 TWIN, LIKE, GPU, WORK, ANY = ("twin", "like", "gpu", "work", "any")
@@ -127,7 +127,7 @@ def ranked(plans: Sequence[Plan], times: Sequence[float], told: Told = apart) ->
 
 @cached
 def _table(name: str) -> Mapping[str, Any]:
-    path = files("presets").joinpath("evidence", f"{name}.toml")
+    path = PRESETS.joinpath("evidence", f"{name}.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 

@@ -6,8 +6,9 @@ import functools
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, TypeVar
+
+from memcore.shipped import PRESETS
 
 DTYPE_BYTES = {
     "fp32": 4,
@@ -49,4 +50,4 @@ def rows(name: str) -> Mapping[str, Mapping[str, Any]]:
 
 @functools.cache
 def _tables() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    return tomllib.loads(files("presets").joinpath("words.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(PRESETS.joinpath("words.toml").read_text(encoding="utf-8"))

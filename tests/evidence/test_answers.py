@@ -3,7 +3,6 @@
 import math
 import tomllib
 from datetime import date
-from importlib.resources import files
 
 import pytest
 from explored import examples
@@ -15,6 +14,7 @@ from memcore.explain.book import Book
 from memcore.models import catalog
 from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan
+from memcore.shipped import PRESETS
 
 # Touvron et al. 2023, LLaMA, table 15: A100-80GB at 400 W, power usage effectiveness 1.1.
 LLAMA = {"7B": (82_432, 36), "13B": (135_168, 59), "33B": (530_432, 233), "65B": (1_022_362, 449)}
@@ -88,7 +88,7 @@ def test_a_price_changes_nothing_but_the_cost():
 
 
 def test_list_prices_are_of_known_gpus_dated_and_sourced():
-    rows = tomllib.loads(files("presets").joinpath("prices.toml").read_text())["price"]
+    rows = tomllib.loads(PRESETS.joinpath("prices.toml").read_text())["price"]
     assert len({(row["gpu"], row["cloud"]) for row in rows}) == len(rows)
     for row in rows:
         assert row["gpu"] in catalog.gpu_names()

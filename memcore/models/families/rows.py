@@ -6,7 +6,6 @@ import functools
 import tomllib
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from typing import Any, TypeVar
 
 from memcore.errors import PlanError, shown
@@ -19,6 +18,7 @@ from memcore.models.families.family import (
     numbers_of_layers,
 )
 from memcore.models.formulas import value_of
+from memcore.shipped import PRESETS
 
 T = TypeVar("T")
 MOST = 1000  # things of a list that a formula reads
@@ -28,7 +28,7 @@ Row = Mapping[str, Any]
 @functools.cache
 def rows(name: str) -> dict[str, Any]:
     """The rows of one file of presets/families."""
-    file = files("presets").joinpath("families", f"{name}.toml")
+    file = PRESETS.joinpath("families", f"{name}.toml")
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 

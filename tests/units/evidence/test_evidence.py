@@ -3,7 +3,6 @@
 import csv
 import io
 from dataclasses import replace
-from importlib.resources import files
 
 import pytest
 
@@ -22,6 +21,7 @@ from memcore.hardware import constants, kernels
 from memcore.models import catalog
 from memcore.models.families import FAMILIES
 from memcore.plan.plan import Plan
+from memcore.shipped import PRESETS
 from memcore.tape import dims
 from memcore.words import engines
 
@@ -67,7 +67,7 @@ def test_a_difference_is_relative_and_signed():
 
 
 def test_the_tables_are_in_the_package_that_is_installed():
-    folder = files("presets").joinpath("evidence")
+    folder = PRESETS.joinpath("evidence")
     for name in ("published.toml", "method.toml", "calculators.toml"):
         assert folder.joinpath(name).is_file()
     for name in ("figures.csv", "configs.json", "preset_parameters.csv", "README.md"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,9 @@ from memcore.formats.trainer import read
 from memcore.models import catalog
 from memcore.plan.models import resolve_model
 from memcore.plan.plan import field_paths, words_of
+from memcore.shipped import PRESETS
 
-FOLDER = files("presets") / "programs"
+FOLDER = PRESETS / "programs"
 NAMES = sorted(each.name.removesuffix(".toml") for each in FOLDER.iterdir())
 REFERENCE = Path(__file__).parents[2] / "reference" / "arguments.json"
 ARGUMENTS = json.loads(REFERENCE.read_text())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -16,8 +15,9 @@ from memcore.hardware import constants
 from memcore.models import catalog
 from memcore.plan.link import decode, encode
 from memcore.plan.plan import Plan
+from memcore.shipped import PRESETS
 
-FACTS = tomllib.loads(files("presets").joinpath("architectures.toml").read_text(encoding="utf-8"))
+FACTS = tomllib.loads(PRESETS.joinpath("architectures.toml").read_text(encoding="utf-8"))
 CORES, CHIPS = FACTS["core"], FACTS["chip"]
 ROUNDED = 0.025  # what makers' roundings come to: 6.144 TB/s is sold as 6.0, 40.96 TOPS as 40
 LANE = {3: 1e9, 4: 2e9, 5: 4e9, 6: 8e9}  # bytes per second of one PCIe lane one way, by generation

@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from memcore.models.traced.file import read
 from memcore.models.traced.tables import fullest, tables_of
 from memcore.plan.plan import Plan
 from memcore.report import Report
+from memcore.shipped import PRESETS
 
 MODEL = "dlrm-dcnv2"
 DENSE = 16_044_545  # parameters of torchrec's DenseArch, InteractionDCNArch and OverArch
@@ -39,7 +39,7 @@ OF_BAGS = 8 * (214 + 3 * 26)
 
 
 def document() -> dict[str, Any]:
-    path = files("presets").joinpath("traced", f"{MODEL}.json.gz")
+    path = PRESETS.joinpath("traced", f"{MODEL}.json.gz")
     found: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
     return found
 

@@ -1,18 +1,15 @@
-"""Start: the first screen. What somebody wants to run, on which model and GPUs; how far the plan
-can go; and worked plans to look at."""
+"""Start: the first screen. What somebody wants to run, and how far the plan can go."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
-from app import parts, places, shared, sidebar, state
+from app import parts, places, shared, state
 from app.fields import field
-from app.text import VERDICTS, plain
-from memcore.models import catalog
+from app.text import plain
 from memcore.plan.plan import Plan, facts, get
 from memcore.search.fitting import Within
 from memcore.search.growing import BATCH, LENGTH
@@ -134,38 +131,3 @@ def _answer(path: str, label: str, text: str, found: Solved) -> None:
     parts.small(f"{label}: **{text.format(found.value)}**", "content")
     if state.drafted(path) != found.value:
         _use(path, found, f"{field(path).title} {text.format(found.value)}")
-
-
-def cards() -> None:
-    """Worked plans, each with its verdict; a press opens one."""
-    for name, entry in catalog.plan_entries().items():
-        with st.container(horizontal=True, vertical_alignment="center"):
-            verdict = about(name).verdict
-            st.markdown(
-                f"**{plain(entry['label'])}**  \n:small[{plain(entry['question'])} {verdict}.]",
-                width="stretch",
-            )
-            st.button("Open", key=f"card_{name}", on_click=_opened, args=(name,))
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What a worked plan is about: its verdict, and the view of it, or ''."""
-
-    verdict: str
-    view: str = ""
-
-
-def about(name: str) -> About:
-    """What the worked plan with this name is about; each of them trains or serves."""
-    plan = sidebar.example(name)
-    report = shared.report(plan)
-    if report.serve and plan.about == jobs.SERVE:
-        return About(f"Serving {'fits' if report.serve.fits else 'does not fit'}", "serve")
-    assert report.memory
-    return About(f"Training {VERDICTS[report.memory.verdict]}")
-
-
-def _opened(name: str) -> None:
-    places.lead(about(name).view)
-    state.begin_with(sidebar.example(name))

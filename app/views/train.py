@@ -4,7 +4,7 @@ from functools import partial
 
 import streamlit as st
 
-from app import charts, elements, levers, parts, rest, shared, start, state, tables
+from app import charts, elements, levers, parts, rest, shared, state, tables
 
 report = state.report()
 
@@ -32,8 +32,6 @@ if report.memory:
             st.markdown("##### The largest tensors")
             elements.table("largest", tables.largest(report.ledger))
             elements.caption("largest")
-    if state.session().fresh:
-        parts.folded("Worked plans", start.cards)
     parts.folded("Overhead outside the allocator", parts.overheads, report.memory)
     with place:
         rest.later(levers.advice, "How far the plan could go and what could be changed comes")

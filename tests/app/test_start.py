@@ -8,7 +8,6 @@ from pages import alive, frame, opened, said, shown_plan, texts, verdict
 
 from app import sidebar, start
 from memcore.evaluate import evaluate
-from memcore.models import catalog
 from memcore.plan import link
 from memcore.plan.keys import VERSION
 from memcore.plan.plan import Plan, get
@@ -22,11 +21,7 @@ def test_the_first_screen_asks_and_answers_and_a_link_goes_straight_to_its_plan(
     at = opened()
     alive(at)
     assert at.button_group(key="job").value == "Fine-tune"
-    at.session_state["folded_Worked plans"] = True
-    at.run()
-    assert {f"card_{name}" for name in catalog.plan_entries()} <= keys(at)
-    linked = opened({"mb": "2"}, unfolded=["Worked plans"])
-    assert not any(key.startswith("card_") for key in keys(linked))
+    linked = opened({"mb": "2"})
     assert "job" not in linked.session_state
 
 
@@ -84,12 +79,9 @@ def test_what_is_largest_fits_and_one_more_does_not(path: str) -> None:
     assert f"use_{path}" not in keys(at)
 
 
-def test_each_card_leads_to_the_page_that_its_plan_is_about() -> None:
-    for name, entry in catalog.plan_entries().items():
-        serves = bool(entry["plan"].get("serve"))
-        assert start.about(name).view == ("serve" if serves else "")
-    at = opened(unfolded=["Worked plans"])
-    at.button(key="card_deepseek-v3-serving-16xh200").click().run()
+def test_a_worked_plan_leads_to_the_page_that_it_is_about() -> None:
+    at = opened()
+    at.selectbox(key="example").set_value("deepseek-v3-serving-16xh200").run()
     alive(at)
     assert shown_plan(at) == sidebar.example("deepseek-v3-serving-16xh200")
     assert verdict(at).startswith("Serving fits")

@@ -148,20 +148,6 @@ def test_back_and_forward(open_app: Open) -> None:
         expect(slider).to_have_attribute("aria-valuetext", str(batch))
 
 
-@pytest.mark.parametrize(
-    ("name", "there"), [("gpt2-xl-rtx-4090", "train"), ("llama-2-70b-serving-128x2048", "serve")]
-)
-def test_a_card_opens_its_plan(open_app: Open, name: str, there: str) -> None:
-    page = open_app("/")
-    page.get_by_text("Worked plans").click()
-    page.locator(f".st-key-card_{name} button").click()
-    rig.eventually(lambda: reading.view(page) == there, page=page)
-    plan = Plan.of(catalog.plan_entries()[name]["plan"])
-    rig.eventually(lambda: reading.addressed(page) == plan, page=page)
-    rig.settled(page)
-    assert not reading.wrong(page)
-
-
 def test_a_group_unfolds_and_stays_open(open_app: Open) -> None:
     """By the keyboard too; what is in it changes the plan, and other changes leave it open."""
     page = open_app("/")

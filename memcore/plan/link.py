@@ -46,7 +46,7 @@ from memcore.plan.keys import (
 )
 from memcore.plan.measured import Measured
 from memcore.plan.models import PRESET, preset_of
-from memcore.plan.plan import OF_THE_MODEL, Plan, get, put, value_text, words_of
+from memcore.plan.plan import Plan, get, put, value_text, words_of
 from memcore.plan.repair import copied, follow, issues_in, repair, ways
 
 MAX_KEYS = 256
@@ -173,18 +173,8 @@ def _decoded(query: Mapping[str, str | list[str]]) -> tuple[Plan, list[Issue]]:
         else:
             put(document, path, value)
             given.add(path)
-    if form == VERSION:  # an older link means what it meant
-        _leave_to_the_model(document, given)
     plan, mended = repair(document, given)
     return plan, _first([_in_link(issue) for issue in issues + mended])
-
-
-def _leave_to_the_model(document: dict[str, Any], given: Collection[str]) -> None:
-    """Take those fields out of a document that follow its model where nobody names them."""
-    for path in OF_THE_MODEL:
-        section, _, name = path.partition(".")
-        if path not in given:
-            del document[section][name]
 
 
 def form_of(query: Mapping[str, str | list[str]]) -> int:

@@ -494,7 +494,7 @@ def _frozen_by_name(plan: Plan, model: Model | None) -> Iterator[Issue]:
         told = did_you_mean(unknown[0], [*modules])
         yield broken(field, f"the trace has no module {shown(unknown[0])}; {told}", *none)
     elif not names:
-        yield broken(field, "it names no module", *none)
+        yield broken(field, "it names no module", *to(field, next(iter(modules))), *none)
     elif all(within(path, names) for path in paths):
         yield broken(field, "nothing is left to train", *none)
 

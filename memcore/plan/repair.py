@@ -37,7 +37,7 @@ def repair(
         except PlanError as e:
             issue = _first(e)  # one at a time: a mended field often settles the other issues
             error = None
-            mended = completed(mended)
+            _complete(mended)
             remedy = next(ways(issue, given, set_already), None)
             if remedy:
                 follow(mended, remedy)
@@ -154,14 +154,13 @@ def completed(document: Mapping[str, Any]) -> dict[str, Any]:
     """A document of the right form with every field: what it leaves out is its default, or what its
     model has there."""
     found = copied(document)
+    said = [path for path in OF_THE_MODEL if _says(document, path)]
     _complete(found)
-    follows = [path for path in OF_THE_MODEL if isinstance(found[path.partition(".")[0]], Mapping)]
-    said = [path for path in follows if _says(document, path)]
     own: dict[str, Any] = {"model": found["model"], "train": {}, "serve": {}}
     follow(own, {path: get(found, path) for path in said})
     with contextlib.suppress(PlanError):
         plan = Plan.of(own)
-        follow(found, {path: get(plan, path) for path in follows if path not in said})
+        follow(found, {path: get(plan, path) for path in OF_THE_MODEL if path not in said})
     return found
 
 

@@ -1035,7 +1035,15 @@ UNFOLDED: tuple[dict[str, str], ...] = (
     {"model": "bamba-9b"},
     {"v": "1", "model": "gpt-oss-20b", "engine": "llama.cpp", "wdtype": "mxfp4"},
     {"arrive": "burst", "lengths": "fixed", "draft": "4", "frozen": "lower"},
-    {"v": "2", "model": "dlrm-dcnv2", "tcache": "0.2"},
+    {"model": "dlrm-dcnv2", "fw": "pytorch", "zero": "0", "prec": "fp32", "tcache": "0.2"},
+    {
+        "model": "resnet-50",
+        "fw": "pytorch",
+        "zero": "0",
+        "prec": "bf16-pure",
+        "frozen": "modules",
+        "still": "conv1",
+    },
     {"draft": "4", "drafter": "llama-3.2-1b"},
 )
 

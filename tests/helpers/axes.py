@@ -89,6 +89,7 @@ BASES = (
     },
     {"model": "deepseek-v3", "cluster": {"gpus": 256}, "parallel": {"ep": 8}, "train": MEGATRON},
     {"model": "dlrm-dcnv2", "train": {"table_cache": 0.2}},
+    {"model": "resnet-50", "train": {"frozen": "modules", "frozen_modules": "conv1"}},
     {"model": SMALL, "serve": {"draft_model": "llama-3.2-1b", "draft_tokens": 3}},
 )
 NAMES = {
@@ -96,7 +97,7 @@ NAMES = {
     "cluster.gpu": ["l4-24gb", "mi300x-192gb", "h200-sxm-141gb"],
     "cluster.node": [None, "cloud-l4", "dgx-a100"],
     "train.cuda_graphs": ["attn", "attn,mlp"],
-    "train.frozen_modules": ["stem", "blocks.0,head"],
+    "train.frozen_modules": ["layer1", "layer1,layer2"],
     "train.lora_modules": ["q_proj", "k_proj,o_proj"],
     "serve.moe_backend": ["marlin", "plain"],
     "train.recompute_modules": ["core_attn", "core_attn,layernorm", "moe_act,core_attn"],

@@ -14,8 +14,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import rig
-
 COMMANDS = (
     *("check p.json", "levers p.json", "compare p.json p.json", "link p.json"),
     *("search p.json --set cluster.gpus=1", "simulate p.json --set serve.requests=20"),
@@ -40,6 +38,8 @@ def main(memplan: str, folder: str, core: str = "") -> None:
     if core:
         of_the_engine_alone(memplan, folder, run)
         return
+
+    import rig  # needs Playwright, which the engine alone does not
 
     log = Path(folder) / "app.log"
 

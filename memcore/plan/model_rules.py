@@ -476,6 +476,11 @@ def frozen_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
         yield broken(field, why, *none, {"train.offload_optimizer": "none"})
 
 
+def _uses_untold(model: Model) -> str:
+    """Why nothing of a traced model can be frozen, whose file is of before operations were told."""
+    return f"the file of {model.label} does not say which operations use a tensor: trace it anew"
+
+
 def _frozen_by_name(plan: Plan, model: Model | None) -> Iterator[Issue]:
     """That a traced model has the modules that are frozen, and others that are trained."""
     field, names = "train.frozen_modules", listed(plan.train.frozen_modules)
@@ -484,7 +489,7 @@ def _frozen_by_name(plan: Plan, model: Model | None) -> Iterator[Issue]:
         yield broken("train.frozen", "modules are frozen by name of traced models only", *none)
         return
     if not model.traced.tells_users:
-        why = f"the file of {model.label} does not say which operations use a tensor: trace it anew"
+        why = _uses_untold(model)
         yield broken("train.frozen", why, *none)
         return
     paths = [p.path for p in model.traced.parameters]
@@ -494,7 +499,7 @@ def _frozen_by_name(plan: Plan, model: Model | None) -> Iterator[Issue]:
         told = did_you_mean(unknown[0], [*modules])
         yield broken(field, f"the trace has no module {shown(unknown[0])}; {told}", *none)
     elif not names:
-        yield broken(field, "it names no module", *to(field, next(iter(modules))), *none)
+        yield broken(field, "it names no module", *to(field, *[*modules][:1]), *none)
     elif all(within(path, names) for path in paths):
         yield broken(field, "nothing is left to train", *none)
 
@@ -581,7 +586,7 @@ def _alone_rules(plan: Plan, model: Model) -> Iterator[Issue]:
     adapts = images or tells
     why = f"{f'{t.adapter} is' if adapts else 'adapters are'} not planned for {name}"
     if model.traced and not tells:
-        why = f"the file of {model.label} does not say which operations use a tensor: trace it anew"
+        why = _uses_untold(model)
     yield from only(plan, "train.adapter", ["none", *(["lora"] if adapts else [])], why)
     if model.traced and tells and t.adapter == "lora":
         yield from _traced_targets(plan, model.traced)

@@ -1,6 +1,8 @@
 """The tables in reference/: what PyTorch, PEFT and others said, and the plans of their rows."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,18 @@ UNNAMED = ("kind", "bytes", "at", "detail")  # of a row: what its test's name le
 
 def table(name):
     return json.loads((REFERENCE / f"{name}.json").read_text())
+
+
+def asked_anew(script, *arguments):
+    """What the function `asked` of a script in reference/ says now, in a process of its own."""
+    code = (
+        f"import json, sys, {script}; print(json.dumps({script}.asked(*json.loads(sys.argv[1]))))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(arguments)],
+        cwd=REFERENCE, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(said.stdout.splitlines()[-1])  # libraries may print before it
 
 
 def config_of(asked, row):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from asked import asked_anew
 
 from memcore.errors import PlanError
 from memcore.evaluate import evaluate
@@ -148,12 +147,4 @@ def test_layers_that_are_not_there_are_refused() -> None:
 @pytest.mark.oracle
 @pytest.mark.parametrize("row", ROWS[::3], ids=str)
 def test_pytorch_still_says_so(row: dict[str, Any]) -> None:
-    code = (
-        "import json, sys, ask_traced_adapters as a; case, dims = json.loads(sys.argv[1]); "
-        "print(json.dumps(a.asked(case, dims)))"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", code, json.dumps([row["case"], row["dims"]])],
-        cwd=REFERENCE, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert json.loads(said.stdout.splitlines()[-1]) == row
+    assert asked_anew("ask_traced_adapters", row["case"], row["dims"]) == row

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from asked import asked_anew
 from hostile_files import mutated
 
 from memcore.errors import PlanError
@@ -203,15 +202,7 @@ def test_deepspeed_shares_out_a_trace_as_any_model(zero: int) -> None:
 @pytest.mark.oracle
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_pytorch_still_says_so(row: dict[str, Any]) -> None:
-    code = (
-        "import json, sys, ask_traced as a; net, dims = json.loads(sys.argv[1]); "
-        "print(json.dumps(a.asked(net, dims)))"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", code, json.dumps([row["net"], row["dims"]])],
-        cwd=REFERENCE, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert json.loads(said.stdout) == row
+    assert asked_anew("ask_traced", row["net"], row["dims"]) == row
 
 
 def test_sizes_that_the_trace_was_not_made_for_are_told() -> None:

@@ -272,7 +272,7 @@ class Table:
             "model": np.array([s.plan.model for s, _ in rows]),
         }
 
-    def point_errors(self, c: dict[str, float]) -> tuple[Array, Array]:
+    def point_seconds(self, c: dict[str, float]) -> tuple[Array, Array]:
         """Seconds per token, and of the first one (memcore/serving/time.py has the same)."""
         n = self.steps.running
         decode, joined, prompt, wave = (self.steps.seconds(k, c) for k in range(4))
@@ -292,7 +292,7 @@ class Table:
         return (request - first + self.out / n * request) / self.output, first + wait
 
     def loss(self, c: dict[str, float], chosen: Array, most: Array) -> float:
-        token, first = self.felt(c)
+        token, first = self.point_seconds(c)
         a = np.minimum(sized(np.log(token / self.token)), 0.5)
         b = np.minimum(sized(np.log(first / self.first)), 0.8)
         ours = self.most.running / self.most.seconds(0, c)
@@ -326,7 +326,7 @@ class Table:
         return c
 
     def off(self, c: dict[str, float], chosen: Array) -> tuple[int, float, float, float, float]:
-        return self.beside(*self.felt(c), chosen)
+        return self.beside(*self.point_seconds(c), chosen)
 
     def beside(
         self, token: Array, first: Array, chosen: Array
@@ -396,7 +396,7 @@ def main() -> int:
     part = parts_of(table.points)
     for k in range(PARTS):
         without = table.fitted(part != k, most)
-        for found, of in zip((token, first), table.felt(without), strict=True):
+        for found, of in zip((token, first), table.point_seconds(without), strict=True):
             found[part == k] = of[part == k]
     said("cells", CELLS, table.beside(token, first, every))
     made = choosing(zip(table.points, token, strict=True))

@@ -22,8 +22,8 @@ def main() -> None:
     most, part = np.ones(len(table.per_second), bool), parts_of(table.points)
     off = np.zeros((2, len(part)))
     for k in range(PARTS):
-        point_errors = table.felt(table.fitted(part != k, most))
-        for found, ours, theirs in zip(off, point_errors, (table.token, table.first), strict=True):
+        seconds = table.point_seconds(table.fitted(part != k, most))
+        for found, ours, theirs in zip(off, seconds, (table.token, table.first), strict=True):
             found[part == k] = (ours / theirs - 1)[part == k]
     rows = dict(zip(map(id, table.points), off.T, strict=True))
     with PATH.open("w", newline="", encoding="utf-8") as file:

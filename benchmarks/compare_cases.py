@@ -1,9 +1,10 @@
-"""Measured figures of servers in a file of cases, beside ours:
-`python benchmarks/compare_serving.py CASES [--by kind|group|source] [--only TEXT] [--rows]`.
+"""Measured figures of steps and servers in a file of cases, beside ours:
+`python benchmarks/compare_cases.py CASES [--by kind|group|source|gpu] [--only TEXT] [--rows]`.
 
-CASES is a .jsonl whose lines have `plan`, `field`, `value`, `kind`, `group` and `source` (a `field`
-is of the Report, `serve.tpot_seconds`, or of a simulated stream, `simulate: runs[paged].ttft.p50`,
-with `lengths` a path from the file), or a .csv with the columns of presets/evidence/engines.csv.
+CASES is a .jsonl whose lines have `plan`, `field`, `value`, `group` and `source`, and may have
+`kind`, else the first two words of the group (a `field` is of the Report, `time.step_seconds`, or
+of a simulated stream, `simulate: runs[paged].ttft.p50`, with `lengths` a path from the file), or a
+.csv with the columns of presets/evidence/engines.csv.
 Prints, by group, how many, the signed median, the median and the ninth of ten of the errors of
 seconds and bytes, planned over measured less one; speeds are turned into seconds first.
 """
@@ -42,6 +43,8 @@ def cases(path: Path) -> Iterator[Case]:
     for line in path.read_text(encoding="utf-8").splitlines():
         case = json.loads(line)
         if not case.get("variant"):
+            case.setdefault("kind", " ".join(case["group"].split()[:2]))
+            case["gpu"] = case["plan"].get("cluster", {}).get("gpu", "")
             yield case
 
 
@@ -58,7 +61,7 @@ def of_row(row: dict[str, str], source: str) -> Iterator[Case]:
         yield {
             "id": f"{name} x{point.at_once} {field}", "field": f"serve.{field}_seconds",
             "value": value, "plan": point.plan, "group": f"{name} {field}", "source": source,
-            "kind": f"{point.engine} {field}", "confidence": "medium",
+            "kind": f"{point.engine} {field}", "confidence": "medium", "gpu": point.gpu,
         }  # fmt: skip
 
 
@@ -94,20 +97,23 @@ def value_at(found: Any, path: str) -> float | None:
 
 def error(case: Case, ours: float) -> float:
     """Of seconds or bytes, planned over measured less one."""
-    speed = case["field"].endswith("per_second")
+    speed = "per_second" in case["field"]
     return float(case["value"] / ours if speed else ours / case["value"]) - 1
 
 
 def main() -> None:
     reader = argparse.ArgumentParser(description=__doc__)
     reader.add_argument("cases", type=Path)
-    reader.add_argument("--by", default="kind", choices=("kind", "group", "source"))
+    reader.add_argument("--by", default="kind", choices=("kind", "group", "source", "gpu"))
     reader.add_argument("--only", default="", help="cases whose id, kind or group has this text")
+    reader.add_argument("--sure", action="store_true", help="only of high or medium confidence")
     reader.add_argument("--rows", action="store_true", help="each case too")
     words = reader.parse_args()
     answers, errors = Answers(words.cases.parent), defaultdict(list)
     for case in cases(words.cases):
         if words.only not in f"{case['id']} {case['kind']} {case['group']}":
+            continue
+        if words.sure and case.get("confidence") == "low":
             continue
         try:
             ours = answers.of(case)

@@ -280,7 +280,8 @@ def _what(model: Model) -> str:
 def _trained_notes(plan: Plan, trainable: int) -> list[str]:
     """What words of the plan change about what is trained, and what of it no number says."""
     t, notes = plan.train, []
-    if said := plan.architecture.quantization:
+    said = plan.architecture.quantization
+    if said and not said.wide:
         notes.append(
             f"config.json has its weights as {shown(said.method)[1:-1]}: training is planned with "
             f"them widened to the training's own precision ({t.precision}) before it begins."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
@@ -18,6 +19,7 @@ from memcore.cli.reading import (
     modelopt_file,
     named,
     read,
+    weights_at,
 )
 from memcore.units import bytes_text
 
@@ -33,7 +35,12 @@ def run(args: argparse.Namespace) -> int:
 
     files = list(args.files)
     files += [near for file in files if (near := modelopt_file(file)) and near not in files]
-    texts = [text_of(PurePath(named(file)).name, read(file, MAX_TEXT_BYTES)) for file in files]
+    texts = [
+        text_of("config.json", json.dumps(weights["model"]).encode())
+        if (weights := weights_at(file))
+        else text_of(PurePath(named(file)).name, read(file, MAX_TEXT_BYTES))
+        for file in files
+    ]
     model = chosen_model(args)
     messages = [None if args.alone or model else message_in(text) for text in texts]
     if all(messages):

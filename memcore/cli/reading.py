@@ -52,10 +52,27 @@ def document_in(text: str) -> dict[str, Any]:
 
     if _is_link(text) and (query := parse_qs(urlsplit(text).query, keep_blank_values=True)):
         return _linked(query)
+    if (weights := weights_at(text)) is not None:
+        return weights
     if is_name(text):
         return _called(text)
     other = modelopt_file(text)
     return document_of(read(text), read(other) if other else b"")
+
+
+def weights_at(text: str, quiet: bool = False) -> dict[str, Any] | None:
+    """What a plan has for a file or a folder of weights, on this machine or as hf://org/model on a
+    hub, by their headers; None where a text names neither. Raises PlanError."""
+    from memcore.formats import checkpoints, remote
+
+    if text.startswith(remote.SCHEME):
+        document, issues = checkpoints.document_of(*remote.on_hub(text))
+    elif checkpoints.is_weights(text):
+        document, issues = checkpoints.document_of(*checkpoints.on_this_machine(text))
+    else:
+        return None
+    print_issues(() if quiet else issues)
+    return document
 
 
 def modelopt_file(path: str) -> str:
@@ -142,6 +159,8 @@ def _model(name: str) -> Any:
 
     if name in catalog.model_names():
         return name
+    if weights := weights_at(name):
+        return weights["model"]
     if preset := hub.preset(name.removeprefix(HUB)):
         return preset
     if text := hub.cached(name.removeprefix(HUB)):
@@ -442,6 +461,8 @@ def config_called(name: str) -> str:
     name, or where programs of Hugging Face keep it; '' where it is not on this machine."""
     from memcore.formats import hub
 
+    if weights := weights_at(name, quiet=True):
+        return json.dumps(weights["model"])
     at = os.path.join(name, "config.json")
     if os.path.isfile(at):
         with contextlib.suppress(PlanError, UnicodeDecodeError):

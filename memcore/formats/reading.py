@@ -71,6 +71,7 @@ from memcore.serving.serve import servable
 from memcore.serving.server import Server
 from memcore.words.engines import ENGINES, LLAMA_CPP
 from memcore.words.jobs import ANY, SERVE, TRAIN
+from memcore.words.stored import AS_PUBLISHED
 from memcore.words.training import FRAMEWORKS, NATIVE, NO_LAYER, SEEING, listed
 
 # Documents: what to call them, whether one is of the kind, how it is read. The first that knows a
@@ -665,7 +666,12 @@ def _model(
         assumed.append(Issue("model", f"{label}, since no file says which"))
         return otherwise
     found = hub.preset(draft.model) if draft.model else ""
-    if draft.model and not found and (text := config_of(draft.model)):
+    text = config_of(draft.model) if draft.model else ""
+    if quantization.ON_DISK in text:
+        draft.fields["serve.weight_dtype"] = AS_PUBLISHED
+        assumed.append(Issue("model", f"the weights {shown(draft.model)} on this machine"))
+        return dict(parse_config(text))
+    if text and not found:
         assumed.append(Issue("model", f"the config.json of {shown(draft.model)} on this machine"))
         return dict(parse_config(text))
     if not found and (found := hub.preset(f"{draft.model}{hub.TEXT}")):

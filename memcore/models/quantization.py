@@ -14,14 +14,21 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from memcore.cache import cached
 from memcore.errors import shown
 from memcore.shipped import PRESETS
-from memcore.words.stored import WEIGHT_DTYPES, WeightDtype, bits, grouped, of_bits
+from memcore.words.stored import (
+    STORED_BITS,
+    WEIGHT_DTYPES,
+    WeightDtype,
+    bits,
+    grouped,
+    of_bits,
+)
 
 MOST_MODULES = 20_000  # that a file names; published ones name a few hundred
 LONGEST = 300  # characters of one of them
@@ -40,6 +47,10 @@ class Quantization:
     uniform  every matrix of the layers is quantized, not those of experts alone
     matrices  the type of the layers' matrices, where it is not that of the word; outer: of the
               embedding and the head; head: of the head alone. '' as the word has them
+    files    of each weight by its path on a tape ('layers.self_attn.q_proj.weight'; behind an '@'
+             the layers, where others differ), the type that the headers of weights on disk say;
+             'tower': of the towers' weights
+    other    bytes on disk that are no weight of the model
     cache    of KV_DTYPES, that the file asks for; '' where it asks for none
     notes    what of it is planned otherwise
     """
@@ -54,6 +65,13 @@ class Quantization:
     matrices: str = ""
     outer: str = ""
     head: str = ""
+    files: tuple[tuple[str, str], ...] = ()
+    other: int = 0
+
+    @property
+    def wide(self) -> bool:
+        """Whether matrices are stored as they are computed with."""
+        return bool(self.word) and WEIGHT_DTYPES[self.word].matrices in ("bf16", "fp16", "fp32")
 
     @property
     def dtype(self) -> WeightDtype:
@@ -65,7 +83,10 @@ class Quantization:
         base = replace(base, outer=self.outer or base.outer, head=self.head or base.head)
         matrices = "" if self.only else base.matrices
         recipe = "" if self.uniform else base.recipe
-        return replace(base, modules=self.modules, recipe=recipe, matrices=matrices or "bf16")
+        return replace(
+            base, modules=self.modules, recipe=recipe, matrices=matrices or "bf16",
+            files=self.files, other=self.other,
+        )  # fmt: skip
 
 
 KEYS = ("quantization_config", "hf_quant_config", "compression_config", "quantization")
@@ -124,6 +145,8 @@ def _read(given: Mapping[str, Any]) -> Quantization:
     method = method if isinstance(method, str) else ""
     row = _TABLE["methods"].get(method.replace("_", "-").lower())
     found = _by_row(given, row) if row else Quantization(method or "not named", "")
+    if ON_DISK in given:
+        found = _on_disk(found, _inside(given, ON_DISK))
     wide, notes = _patterns(_wide(given))
     modules = tuple((p, "") for p in wide) + found.modules
     cache, said = _cache(given)
@@ -131,6 +154,48 @@ def _read(given: Mapping[str, Any]) -> Quantization:
         found, method=method or "not named", modules=modules, cache=cache,
         notes=(*found.notes, *notes, *said),
     )  # fmt: skip
+
+
+ON_DISK = "on_disk"  # what formats/checkpoints.py adds to a config.json from headers of weights
+_TYPE = re.compile(r"\d{1,3}(\.\d{1,20})?(e-\d{1,2})?( \+ \d{1,3}(\.\d{1,20})?)? bits")
+
+
+def _on_disk(found: Quantization, given: Mapping[str, Any]) -> Quantization:
+    """The same with what headers say of each tensor. Where the config.json says nothing of how
+    weights are stored, `word` is that of most bytes."""
+    files, other = [], given.get("other", 0)
+    for kind, names in _inside(given, "types").items():
+        if not isinstance(names, list) or not (kind in STORED_BITS or _TYPE.fullmatch(kind)):
+            return Quantization("", "", notes=(f"weights on disk in {shown(kind)}",))
+        files += [(str(name), kind) for name in names[:MOST_MODULES]]
+    word = found.word or given.get("word")
+    if word not in WEIGHT_DTYPES or type(other) is not int or not 0 <= other < 2**50:
+        return Quantization("", "", notes=(f"weights on disk in {shown(word)}",))
+    return replace(found, word=word, files=tuple(files), other=other)
+
+
+@cached
+def _of_files(files: tuple[tuple[str, str], ...]) -> dict[str, list[tuple[list[range], str]]]:
+    """Types by paths; those of some layers first."""
+    found: dict[str, list[tuple[list[range], str]]] = {}
+    for place, kind in sorted(files, key=lambda each: "@" not in each[0]):
+        path, _, layers = place.partition("@")
+        found.setdefault(path, []).append((list(_ranges(layers)), kind))
+    return found
+
+
+def _ranges(layers: str) -> Iterator[range]:
+    for part in layers.split(",") if layers else ():
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last or first).isdecimal() and len(part) < 20:
+            yield range(int(first), int(last or first) + 1)
+
+
+def on_disk(files: tuple[tuple[str, str], ...], path: str, layer: int) -> str | None:
+    """The type in which weights on disk have a parameter of a layer; None where they have not."""
+    listed = _of_files(files).get(path, ())
+    fits = (kind for layers, kind in listed if not layers or any(layer in of for of in layers))
+    return next(fits, None)
 
 
 def _inside(value: Any, key: str) -> Mapping[str, Any]:

@@ -172,6 +172,8 @@ class Plan(Section):
     def weights(self) -> stored.WeightDtype:
         """How a server stores the weights: as the plan says, or the model's own config.json."""
         word, said = self.serve.weight_dtype, self.architecture.quantization
+        if word == stored.AS_PUBLISHED and said and said.files:
+            return said.dtype
         if self.engine == engines.LLAMA_CPP and self.weight_dtype == "mxfp4":
             return stored.GGUF_MXFP4
         if self.engine == engines.LLAMA_CPP and said and said.word == "mxfp4":

@@ -212,7 +212,9 @@ def _stored(plan: Plan) -> list[str]:
     if said is None:
         return _of_checkpoints(plan)
     name, planned, notes = shown(said.method)[1:-1], plan.weights.label, []
-    if s.weight_dtype == AS_PUBLISHED:
+    if s.weight_dtype == AS_PUBLISHED and said.files:
+        notes.append("Serving: each weight has the type that the headers on disk say.")
+    elif s.weight_dtype == AS_PUBLISHED:
         notes.append(f"Serving: weights are {planned}, as config.json has them ({name}).")
         if said.notes:
             notes.append(f"Serving: of that, {'; '.join(said.notes)}.")

@@ -16,7 +16,7 @@ from dataclasses import replace
 from memcore.cache import cached
 from memcore.layers.experts import is_matrix
 from memcore.models.model import Model
-from memcore.models.quantization import stored_as
+from memcore.models.quantization import on_disk, stored_as
 from memcore.tape.dims import VOCAB, Cut, Factor
 from memcore.tape.tape import Storage
 from memcore.words.stored import WeightDtype, bits, of_bits
@@ -86,6 +86,8 @@ def types(
 ) -> dict[str, int]:
     """The types that a weight has in some layers, and in how many. `row`: values in a row of it. A
     dynamic file's, which differ by model, are those of its mixture by how many bytes it has."""
+    if dtype.files:
+        return dict(_on_disk(dtype, model, p, tuple(layers), row))
     what = role(p)
     if what == REST:
         return {dtype.rest or dtype.compute: sum(1 for _ in layers)}
@@ -114,6 +116,18 @@ def types(
         found = (dtype.matrices if inner and i not in ends else dtype.compute for i in layers)
         return dict(Counter(found))
     return {dtype.matrices: sum(1 for _ in layers)}
+
+
+@cached
+def _on_disk(
+    dtype: WeightDtype, model: Model, p: Storage, layers: tuple[int, ...], row: int
+) -> Counter[str]:
+    """The same of weights on disk, by their headers; of a weight that is not there, as others."""
+    found: Counter[str] = Counter()
+    for i in layers:
+        kind = on_disk(dtype.files, p.path, i)
+        found.update([kind] if kind else types(replace(dtype, files=()), model, p, (i,), row))
+    return found
 
 
 @cached

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from memcore.cache import cached
+from memcore.models.quantization import on_disk
 from memcore.models.stack import Layers
 from memcore.plan.plan import Plan
 from memcore.report import LedgerRow
@@ -51,6 +52,7 @@ SCALES_SOURCE = (
     "SGLang until 0.5.15 (srt/layers/quantization, marlin_utils_fp4.py): the fp32 scales that its "
     "loader fills stay on the GPU"
 )
+HEADERS = "headers of the weights on disk"
 MXFP4_GROUP = 32  # values with one scale (OCP Microscaling 1.0)
 ABSORBED: Shape = (EXPANDED / TP, KV_RANK)
 ABSORBED_SOURCE = (
@@ -94,7 +96,8 @@ def held_weights(server: Server, amounts: Amounts) -> list[list[Held]]:
             if p.path.rpartition(".embed.")[2] not in of_text
             and (p.trained or not server.manager.pages)  # nobody reads what it makes: Tower.of
         )
-        found.append([(p, server.compute, n) for p in own])
+        kind = on_disk(server.plan.weights.files, "tower", 0) or server.compute
+        found.append([(p, kind, n) for p in own])
     return found
 
 
@@ -104,7 +107,7 @@ def weight_rows(
     rows = []
     for p, kind, times in (item for part in held for item in part):
         shape = shared_out(server, p.shape)
-        each = math.ceil(amounts.elements(shape) * bits(kind) / 8)
+        each = math.ceil(round(amounts.elements(shape) * bits(kind) / 8, 3))
         why = "a weight, as stored for inference"
         extents = amounts.extents(shape)
         rows.append(row(p.name, "parameters", extents, kind, each, times, AUTOGRAD, why))
@@ -112,6 +115,10 @@ def weight_rows(
             name, scales = f"{p.name}, scales of its loader", each * 8 // (4 * MXFP4_GROUP + 8)
             more, why = scales * copies, "in fp32, beside those that kernels read"
             rows.append(row(name, "parameters", extents, "fp32", more, times, SCALES_SOURCE, why))
+    if n := server.plan.weights.other:
+        why = "tensors of the weights on disk that the model's config.json does not speak of"
+        extents = Extents.of(Extent(n, "bytes"))
+        rows.append(row("other tensors", "parameters", extents, "int8", n, 1, HEADERS, why))
     return rows
 
 
@@ -141,7 +148,7 @@ def on_host(server: Server, amounts: Amounts, layers: Sequence[int] | None = Non
             types = _types(server, amounts, p, [i for i in there if i < first])
             each = amounts.elements(shared_out(server, p.shape)) / 8
             found += sum(each * bits(of) * n for of, n in types.items())
-    return int(found)
+    return round(found)
 
 
 def _of_experts(p: Storage) -> bool:

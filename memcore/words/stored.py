@@ -48,7 +48,8 @@ STORED_BITS = {
 def of_bits(values: float, shared: float = 0) -> str:
     """The name of a type that STORED_BITS does not list: '4 + 0.5 bits', of a value, and of its
     share of scales and zeros."""
-    return f"{values:g} + {shared:g} bits" if shared else f"{values:g} bits"
+    text = f"{values:g}" if float(f"{values:g}") == values else repr(values)
+    return f"{text} + {shared:g} bits" if shared else f"{text} bits"
 
 
 def _parts(kind: str) -> list[float]:
@@ -107,6 +108,8 @@ class WeightDtype(Word):
     rest       norms, biases, routers, positions; '' in compute
     recipe     how the type of a matrix depends on what it is and on its layer: stored.RECIPES
     modules    by name, how some are stored: quantization.Quantization
+    files      of each weight, the type that a file on disk has it in; other: bytes of the file that
+               are no weight of the model: quantization.Quantization
     engine     whose files these are: what serves where no engine is named
     dynamic    bytes of unsloth's file against the mixture's: stored.Dynamic
     """
@@ -120,6 +123,8 @@ class WeightDtype(Word):
     rest: str = ""
     recipe: str = ""
     modules: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    other: int = 0
     engine: str = ""
     dynamic: Dynamic | None = None
 

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+from memcore import notebook
 from memcore.tape.dims import Extents
+from memcore.units import count_text, rate_text, seconds_text
 
 INSIDE = {"inside": True}  # what the document of a Report lacks: facts for whoever computes with it
 CONSUMERS = ("parameters", "gradients", "optimizer_states", "activations", "workspace")
@@ -425,6 +427,69 @@ class Report:
         """The Report as plain JSON types; parts that were not computed are left out."""
         found: dict[str, Any] = plain(self)
         return found
+
+    @property
+    def served_parts(self) -> Mapping[str, int]:
+        """Bytes on the fullest GPU of a server with as many sequences as are asked for, by what
+        holds them; nothing where no engine serves."""
+        if (s := self.serve) is None:
+            return {}
+        return {
+            "weights": s.weights_bytes - s.offloaded_bytes + s.table_bytes,
+            "activations": s.activation_bytes,
+            "cache": s.sequence_bytes * self.plan["serve"]["concurrency"],
+            "overhead": s.overhead_bytes,
+            "outside the engine's budget": s.outside_bytes,
+        }
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict, a bar and a table of what was computed."""
+        about, blocks = self.plan["job"], []
+        if (m := self.memory) and about != "serve":
+            t, figures = self.time, dict[str, str]()
+            if t:
+                low, high = map(seconds_text, t.step_interval)
+                figures = {
+                    "a step": f"{seconds_text(t.step_seconds)} ({low} to {high})",
+                    "speed": rate_text(t.tokens_per_second, "tokens/s"),
+                    "bound by": t.bound_by,
+                }
+            args = m.consumers, m.device_bytes, m.capacity_bytes, figures
+            blocks.append(notebook.memory("Training", m.verdict, *args))
+        if both := self.together:
+            peak = next(phase for phase in both.phases if phase.id == both.peak)
+            args = peak.parts, both.device_bytes, both.capacity_bytes, {"fullest in": peak.label}
+            blocks.append(notebook.memory("Both on the same GPUs", both.verdict, *args))
+        if (s := self.serve) and about != "train":
+            parts = dict(list(self.served_parts.items())[:-1])
+            figures = {"sequences": f"{s.max_concurrency:,}"}
+            for name, seconds, ends in (
+                ("first token", s.ttft_seconds, s.ttft_range),
+                ("each token", s.tpot_seconds, s.tpot_range),
+            ):
+                if seconds and ends:
+                    low, high = map(seconds_text, ends)
+                    figures[name] = f"{seconds_text(seconds)} ({low} to {high})"
+            taken = sum(parts.values())
+            args = parts, (taken, taken), s.budget_bytes, figures
+            verdict = self.serving_verdict
+            blocks.append(notebook.memory("Serving, of the engine's budget", verdict, *args))
+        if i := self.inference:
+            parts = {"weights": i.weights_bytes, "activations": i.activation_bytes}
+            figures = {"a batch": seconds_text(i.latency_seconds), "largest": f"{i.max_batch:,}"}
+            args = parts, i.device_bytes, i.capacity_bytes, figures
+            blocks.append(notebook.memory("A forward", i.verdict, *args))
+        gpus = f"{self.plan['cluster']['gpus']:,} x {named(self.plan['cluster']['gpu'])}"
+        title = f"{named(self.plan['model'])}, {count_text(self.parameters)} parameters, on {gpus}"
+        return notebook.document(notebook.heading(title), *blocks, notebook.notes(self.notes))
+
+
+def named(value: Any) -> str:
+    """What a plan's model or GPU is called: its preset, or what its description calls it."""
+    if isinstance(value, str):
+        return value
+    names = (value.get(key) for key in ("label", "size", "_name_or_path", "model_type"))
+    return next((name for name in names if isinstance(name, str) and name), "its own")
 
 
 def fields_but(value: Any, *left_out: str) -> dict[str, Any]:

@@ -252,12 +252,9 @@ def _judged(
 def _needed(report: Report, serving: bool) -> tuple[int, int] | None:
     """Device memory of one GPU, at least and at most."""
     if serving:
-        s = report.serve
-        if s is None:
+        if report.serve is None:
             return None
-        held = s.weights_bytes - s.offloaded_bytes + s.table_bytes + s.activation_bytes
-        sequences = s.sequence_bytes * report.plan["serve"]["concurrency"]
-        taken = held + s.overhead_bytes + s.outside_bytes + sequences
+        taken = sum(report.served_parts.values())
         return taken, taken
     assert report.memory
     both = report.together.device_bytes if report.together else (0, 0)

@@ -135,7 +135,7 @@ DECIDE = tuple(
     )
 )
 SAME_MEMORY = 0.005  # share by which drivers of one GPU differ in what they leave of its memory
-PLAN = frozenset(Plan.model_fields)
+PLAN = frozenset({*Plan.model_fields, "$schema"})
 CONFIG = {"model_type", "architectures"}
 SIZES = {"hidden_size", "n_embd", "d_model", "text_config"}
 WITH_TOWERS = ("pytorch", "fsdp2")  # frameworks that train a model with what reads images

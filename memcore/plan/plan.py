@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from memcore import notebook
 from memcore.errors import (
     ALIKE,
     SHOWN,
@@ -150,7 +151,7 @@ class Plan(Section):
             raise refusal("version", f"{later}. Update Memplan, or set version to {VERSION}")
         if not all(isinstance(key, str) for key in document):
             raise refusal("", "every key of a plan is a word")
-        return cls(**document)
+        return cls(**{key: value for key, value in document.items() if key != "$schema"})
 
     @property
     def about(self) -> str:
@@ -492,6 +493,16 @@ class Plan(Section):
     def document(self) -> dict[str, Any]:
         """This plan as plain JSON types, every field explicit."""
         return self.model_dump(mode="json")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the model, the GPUs, and each field that is not at its default."""
+        title = f"{self.architecture.label} on {self.cluster.gpus:,} x {self.accelerator.label}"
+        rows = [
+            (f"{section}.{field}", str(value)[:80])
+            for section in SECTIONS
+            for field, value in getattr(self, section).model_dump(exclude_defaults=True).items()
+        ]
+        return notebook.document(notebook.heading(title), notebook.table(rows))
 
     def changed(self, path: str, value: Any) -> Plan:
         """This plan with one field changed, named as in an error: 'train.micro_batch'."""

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # From the ground up: a room imports those before it. A room is a folder of memcore, or a file that
 # lies in no folder. A new room takes its place here.
 ROOMS = (
-    *("units", "errors", "version", "shipped", "cache", "pausing"),
+    *("units", "errors", "version", "shipped", "cache", "pausing", "notebook"),
     *("hardware", "words", "tape", "report", "layers", "models", "plan", "quantity", "step"),
     "timing",
     *("frameworks", "training", "serving", "together", "evaluate", "formats"),

@@ -119,7 +119,8 @@ def _remarks(plan: Plan, training: Training, time: Time) -> dict[str, str]:
             now, then = training.memory.consumers, without.memory.consumers
             copies = now["parameters"] - then["parameters"]
             why = (
-                f": {bytes_text(copies)} are copies of the layers' matrices in 8 bits, which are "
+                f": {bytes_text(copies)} are copies of the layers' matrices in "
+                f"{eight_bit.bits} bits, which are "
                 "cached beside the 16-bit ones"
                 if copies > 0
                 else ""
@@ -363,7 +364,7 @@ def _model_notes(plan: Plan, training: Training) -> list[str]:
     if model.experts and (eight_bit := training.step.copies.eight_bit):
         notes.append(
             "Rows of an expert that are padded to a multiple of "
-            f"{eight_bit.multiple} for products in 8 bits are not counted."
+            f"{eight_bit.multiple} for products in few bits are not counted."
         )
     if padded := _padded_experts(plan):
         notes.append(

@@ -271,6 +271,7 @@ class Efficiency:
 
     matmul: Constant
     eight: Constant
+    four: Constant
     attention: Constant
     own_attention: Constant
     whole: Constant
@@ -281,7 +282,7 @@ class Efficiency:
 
     @property
     def shares(self) -> tuple[Constant, ...]:
-        return self.matmul, self.eight, self.attention, self.own_attention, self.whole
+        return self.matmul, self.eight, self.four, self.attention, self.own_attention, self.whole
 
     def of(self, dtype: str) -> Constant:
         """Of products in a dtype that is not of 8 bits."""
@@ -303,6 +304,13 @@ def _reached(
     return Efficiency(
         products,
         share("8-bit matrix products", *eight),
+        exactly(
+            f"4-bit matrix products, {of}, share of peak FLOP/s",
+            eight[0] * FOUR_OF_EIGHT,
+            "ratio",
+            "assumed",
+            FOUR_BITS,
+        ),
         share("attention kernels", *attention),
         share("Transformer Engine's attention", *own),
         products,
@@ -319,6 +327,13 @@ FIT = (
     "least squares over the step times marked 'tuned' in presets/evidence/times.toml, all such "
     "constants together, and over no others. On Hopper those runs have FlashAttention 2 and older; "
     "FlashAttention 3 reaches two to three times as much"
+)
+# fp4 and fp8 products of engines on Blackwell (hardware/kernels.py), where both are measured.
+FOUR_OF_EIGHT = 0.5018 / 0.5812
+FOUR_BITS = (
+    "that of its 8-bit products, less by as much as engines' products in fp4 on Blackwell reach "
+    "less of their peak than those in fp8 (0.5018 and 0.5812: presets/evidence/engines.toml); no "
+    "step was fitted"
 )
 BETWEEN = (
     "no run of this architecture was fitted: a value between those that were, or that of the next "

@@ -22,6 +22,7 @@ from memcore.words.training import (
     FRAMEWORKS,
     FREED,
     FULL_ITERATION,
+    HYBRIDEP,
     KEPT,
     LAYER,
     LAYERNORM,
@@ -134,8 +135,8 @@ def module_recompute_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
 
 
 NO_WHOLE_GRAPH = (
-    "how many rows an expert gets is not known before, so that a mixture has no graph of the whole "
-    "iteration"
+    "how many rows an expert gets is not known before, so that a mixture has a graph of the whole "
+    "iteration with HybridEP only, whose rows have a room of a size that is set before"
 )
 
 
@@ -159,8 +160,9 @@ def graph_rules(plan: Plan, model: Model | None) -> Iterator[Issue]:
     if whole and len(named) > 1:
         why = f"{FULL_ITERATION} captures all there is: nothing is named beside it"
         yield broken(field, why, {field: FULL_ITERATION}, without(FULL_ITERATION))
-    if whole and experts:
-        yield broken(field, f"{NO_WHOLE_GRAPH}; use {of_mixtures}", {field: of_mixtures})
+    if whole and experts and t.moe_dispatcher != HYBRIDEP:
+        why = f"{NO_WHOLE_GRAPH}; use {of_mixtures}"
+        yield broken(field, why, *to("train.moe_dispatcher", HYBRIDEP), {field: of_mixtures})
     if routes and model is not None and not experts:
         why = f"the model has no experts for {', '.join(routes)}"
         yield broken(field, why, without(MOE_ROUTER, MOE_PREPROCESS))
@@ -195,9 +197,8 @@ def eight_bit_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
         yield broken(field, why, *to(field, "bf16-mixed"), advice=another)
     if how.primary and t.zero != 1:
         why = f"Megatron keeps {t.precision} with its distributed optimizer only"
-        yield broken(
-            field, why, *to(field, "mxfp8" if how.block else "fp8-mixed"), {"train.zero": 1}
-        )
+        others = to(field, t.precision.removesuffix("-params") if how.block else "fp8-mixed")
+        yield broken(field, why, *others, {"train.zero": 1})
 
 
 def unit_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:

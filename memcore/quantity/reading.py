@@ -156,9 +156,10 @@ class Plain:
         """The number at a path, which is this value."""
         return value
 
-    def width(self, dtype: str) -> int:
+    def width(self, dtype: str) -> float:
         """Bytes of one value."""
-        return DTYPE_BYTES[dtype]
+        each: float = DTYPE_BYTES[dtype]
+        return each
 
     def shape(self, of: Shape, amounts: Amounts) -> Any:
         """Elements of a tensor."""

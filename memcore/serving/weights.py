@@ -287,7 +287,7 @@ def draft_bytes(server: Server) -> int:
         n += (joined + 2 * model.hidden_size) * wide  # both that are joined are normed first
     elif not own.draft or own.hidden_size != model.hidden_size:
         return n
-    return n - int(sum(alone.elements(of) for of in tables)) * wide
+    return n - int(sum(alone.elements(of) for of in tables) * wide)
 
 
 def _padding(server: Server, held: Sequence[Sequence[Held]], amounts: Amounts) -> list[LedgerRow]:

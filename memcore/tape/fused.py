@@ -217,10 +217,11 @@ def linear(
 
 
 def eight_bit(t: Tape, narrow: Narrow, shape: Shape, name: str) -> list[Tensor]:
-    """A tensor in 8 bits, with the scales of its blocks."""
-    made = [t.new(f"{name} (8 bit)", shape, "fp8")]
-    if narrow.how.block:
-        made.append(t.new(f"{name} (scales)", (scales(shape, narrow.how.block),), "fp8"))
+    """A tensor in 8 bits or 4, with the scales of its blocks."""
+    how = narrow.how
+    made = [t.new(f"{name} ({how.bits} bit)", shape, how.dtype)]
+    if how.block:
+        made.append(t.new(f"{name} (scales)", (scales(shape, how.block),), "fp8"))
     return made
 
 

@@ -67,7 +67,7 @@ def parts_in_8_bits(shape: Shape, narrow: Narrow) -> tuple[tuple[str, Shape, str
     micro-batches (is_first_microbatch), and quantization.py: DelayedScalingRecipeState.
     """
     how = narrow.how
-    each: list[tuple[str, Shape, str]] = [(" (8 bit)", shape, "fp8")]
+    each: list[tuple[str, Shape, str]] = [(f" ({how.bits} bit)", shape, how.dtype)]
     if how.block:
         each.append((" (scales)", (scales(shape, how.block),), "fp8"))
     if narrow.both:

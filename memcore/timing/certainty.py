@@ -20,7 +20,7 @@ from typing import Any
 from memcore.cache import cached
 from memcore.plan.plan import Plan
 from memcore.shipped import PRESETS
-from memcore.words.training import FRAMEWORKS, multiple
+from memcore.words.training import FRAMEWORKS, eight_bit, float8
 
 TWIN, LIKE, GPU, WORK, ANY = ("twin", "like", "gpu", "work", "any")
 CALIBRATED = "calibrated"  # by a measured step of the same kind
@@ -139,8 +139,9 @@ def like(plan: Plan) -> tuple[str, str, str]:
     elif model.experts:
         work = "mixture"
     else:
-        narrow = multiple(t.framework, t.precision) > 1
-        work = "8-bit dense" if narrow else "dense"
+        how = eight_bit(t.framework, t.precision)
+        bits = how.bits if how else 8 if float8(t.framework, t.precision) else 0
+        work = f"{bits}-bit dense" if bits else "dense"
     return t.framework, plan.accelerator.architecture, work
 
 

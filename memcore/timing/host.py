@@ -23,7 +23,16 @@ from memcore.tape.ledger import Amounts
 from memcore.tape.structure import Structure
 from memcore.tape.tape import Tape
 from memcore.timing.communication import Move
-from memcore.timing.roofline import ATTENTION, EIGHT_BIT, SCANNED, TO_8_BITS, Work, works
+from memcore.timing.roofline import (
+    ATTENTION,
+    EIGHT_BIT,
+    FOUR_BIT,
+    NARROW,
+    SCANNED,
+    TO_8_BITS,
+    Work,
+    works,
+)
 from memcore.words.precision import EightBit
 from memcore.words.training import ATTN, FULL_ITERATION, MLP, MOE_PREPROCESS, MOE_ROUTER
 
@@ -57,13 +66,13 @@ def starts(work: Work, kernels: str, eight: EightBit | None = None) -> Starts:
         return Starts(float(work.started))
     grouped = work.module is Module.GROUPED
     if eight and work.narrows:
-        operands = sum(dtype == "fp8" for _, dtype, _ in work.traffic)
+        operands = sum(dtype in NARROW for _, dtype, _ in work.traffic)
         each, by_expert = narrowed(eight, grouped)
         return Starts(operands * each, operands * by_expert)
     if work.module is None:
         return Starts(float(work.started))
     each = constants.MODULE.middle
-    if eight and eight.block and work.kernel == EIGHT_BIT:
+    if eight and eight.block and work.kernel in (EIGHT_BIT, FOUR_BIT):
         each += SWIZZLED * LOOPED * sum(count / 2 for count, _ in work.flops)
     if grouped:
         return Starts(each, LOOPED * (GROUPED_BACKWARD if work.phase == BACKWARD else 1))
@@ -91,6 +100,8 @@ def repeated(step: Step, amounts: Amounts) -> tuple[Number, Number]:
 # found, the scale made of it, and then the cast (common/recipe/current_scaling.cu and
 # pytorch/csrc/quantizer.cpp: Float8CurrentScalingQuantizer).
 SCALED = 4
+# NVFP4's is found likewise, and its cast makes the scale (the same: NVFP4Quantizer).
+SCALED_BLOCKS = 3
 # Of a product whose operands have a scale for each block: both operands' scales are put in the
 # order that cuBLAS reads, of all experts together (pytorch/csrc/util.cpp: swizzle_scaling_factors).
 SWIZZLED = 2
@@ -101,6 +112,8 @@ def narrowed(eight: EightBit, grouped: bool) -> tuple[float, float]:
     Experts have kernels of their own but for delayed scales, which one kernel casts all with
     (pytorch/csrc/extensions/cast.cpp: multi_tensor_quantize_impl)."""
     kernels = 1 if eight.block or eight.delayed else SCALED
+    if eight.dtype == "fp4":
+        kernels = SCALED_BLOCKS
     if grouped and not eight.delayed:
         return 1.0, kernels * LOOPED
     return 1.0 + (kernels - 1) * LOOPED, 0.0

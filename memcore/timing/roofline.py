@@ -52,7 +52,7 @@ class Work:
     """One operation in one direction, without numbers.
 
     phase    'forward', 'recompute', 'backward'
-    kernel   PRODUCT, ATTENTION, EIGHT_BIT or SCANNED: whose rate its FLOPs are done at
+    kernel   PRODUCT, ATTENTION, EIGHT_BIT, FOUR_BIT or SCANNED: whose rate its FLOPs are done at
     flops    (count, shape) pairs; traffic: (shape, dtype, how many such tensors)
     moved    the bytes of that
     started, parts, module, stack    as in tape.Cost
@@ -79,6 +79,7 @@ class Work:
 DECLARED = "the operation as it is declared: its matrix products"
 ROOFLINE = "roofline: an operation takes the longer of its arithmetic and its memory traffic"
 PRODUCT, ATTENTION, EIGHT_BIT = "product", "attention", "8-bit product"
+FOUR_BIT = "4-bit product"
 UPDATED = "8-bit update"  # of moments (words/optimizers.py)
 HALF = "16-bit product"  # where others are in fp32
 WHOLE = "fp32 product"  # where others are in 16 bits
@@ -102,7 +103,7 @@ def _kernel(w: tape.Cost, dtype: str) -> str:
     dtypes = {d for shape, d in w.traffic if len(shape) > 1}
     if w.flops and dtypes == {"fp32"} and dtype != "fp32":
         return WHOLE
-    return EIGHT_BIT if "fp8" in dtypes else PRODUCT
+    return next((kernel for of, kernel in NARROW.items() if of in dtypes), PRODUCT)
 
 
 @counted_apart
@@ -153,6 +154,7 @@ def works(tapes: tuple[Tape, ...], again: tuple[str, ...]) -> Works:
 
 
 Counted = dict[tuple[Shape, str], int]
+NARROW = {"fp8": EIGHT_BIT, "fp4": FOUR_BIT}  # what is made narrow for products, and theirs
 TO_8_BITS = ", to 8 bits"  # ends the name of what makes a product's operand narrow
 
 
@@ -164,14 +166,14 @@ def parted(
     and its input where only the wide one was kept. how: Transformer Engine's scales, where it is
     its product."""
     whole = [(w.name, counted, True)]
-    if not (w.flops and any(dtype == "fp8" for _, dtype in counted)):
+    if not (w.flops and any(dtype in NARROW for _, dtype in counted)):
         return whole
     width, into = w.flops[0][1][-2:]
     backward = phase == "backward"
     made: Counted = {}
     left = dict(counted)
     for (shape, dtype), n in counted.items():
-        if dtype != "fp8" or len(shape) < 2 or shape[-1] not in (width, into):
+        if dtype not in NARROW or len(shape) < 2 or shape[-1] not in (width, into):
             continue
         gradient = shape[-1] == into
         wide = _wide(shape, counted, gradient) if backward or not gradient else None
@@ -207,7 +209,11 @@ def _gathered(shape: Shape) -> Shape:
 def _passes(wide: Shape, backward: bool, how: EightBit | None) -> int:
     """How often an operand is read to be made narrow: once more for its largest value, where that
     is its scale and no norm before it has found it (Transformer Engine 2.9, csrc/quantizer.cpp:
-    Float8CurrentScalingQuantizer; csrc/extensions/normalization.cpp: FUSED_NORM_AMAX_FP8)."""
+    Float8CurrentScalingQuantizer; csrc/extensions/normalization.cpp: FUSED_NORM_AMAX_FP8). NVFP4
+    has such a scale over those of its blocks, of values that a random Hadamard transform turned,
+    which no norm finds (quantizer.cpp: NVFP4Quantizer)."""
+    if how and how.dtype == "fp4":
+        return 2
     if how is None or how.block or how.delayed:
         return 1
     of_norm = not backward and _gathered(wide) != wide
@@ -260,11 +266,12 @@ class Speed:
     starts: float = 1.0  # share of TILE_START that a tile takes
     update: float = 0.0  # FLOP/s of an update of 8-bit moments
     rows: tuple[float, float] = (0.0, 0.0)  # row_start behind a causal mask, and without one
+    four: float = 0.0  # FLOP/s of products in 4 bits
 
     def of_kernel(self, kernel: str) -> Read:
         others = {
             ATTENTION: self.attention, HALF: self.half, SCANNED: self.scan, WHOLE: self.whole,
-            INTEGER: self.integer, UPDATED: self.update,
+            INTEGER: self.integer, UPDATED: self.update, FOUR_BIT: self.four,
         }  # fmt: skip
         return self.matmul if kernel == PRODUCT else others.get(kernel, self.eight)
 
@@ -310,6 +317,7 @@ class Speed:
             reached.begins,
             rate(constants.UPDATE_8_BIT_HALF if gpu.half_fp32 else constants.UPDATE_8_BIT, "fp32"),
             (reached.masked.middle, reached.unmasked.middle),
+            rate(reached.four, "fp4"),
         )
 
     def begins(self, kernel: str) -> float:

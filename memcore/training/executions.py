@@ -59,7 +59,9 @@ def half_dtype(step: Step) -> str:
 
 def peak_dtype(step: Step) -> str:
     """Whose peak utilization is a share of: the narrowest dtype that products have."""
-    return "fp8" if step.copies.eight_bit or step.copies.float8 else half_dtype(step)
+    if step.copies.eight_bit:
+        return step.copies.eight_bit.dtype
+    return "fp8" if step.copies.float8 else half_dtype(step)
 
 
 def step_executions(step: Step, batches: int) -> list[Execution]:

@@ -33,9 +33,9 @@ from memcore.timing.communication import (
     collective,
     links,
 )
-from memcore.timing.roofline import ATTENTION, EIGHT_BIT, PRODUCT, Speed, sends
+from memcore.timing.roofline import ATTENTION, NARROW, PRODUCT, Speed, sends
 from memcore.training import offload
-from memcore.training.executions import ends_of, run_again, speed_of, updated_parameters
+from memcore.training.executions import ends_of, peak_dtype, run_again, speed_of, updated_parameters
 from memcore.training.memory import spills
 
 
@@ -102,8 +102,8 @@ def in_layer(
         by = OTHER_BACKWARD if s.phase == FORWARD else OTHER_FORWARD
     if behind:
         flops = sum(n * amounts.real(amounts.elements(shape)) for n, shape in behind)
-        narrow = (step.copies.eight_bit or step.copies.float8) and s.axis == "TP"
-        kernel = ATTENTION if s.attention else EIGHT_BIT if narrow else PRODUCT
+        products = NARROW.get(peak_dtype(step), PRODUCT) if s.axis == "TP" else PRODUCT
+        kernel = ATTENTION if s.attention else products
         cover = flops / speed.of_kernel(kernel)
         by = ATTENTION_MEANWHILE if s.attention else PRODUCT_MEANWHILE
         if not s.behind:  # the first piece is waited for

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memcore.words.word import Word, table
+from memcore.words.word import DTYPE_BYTES, Word, table
 
 
 @dataclass(frozen=True, slots=True)
 class EightBit:
-    """How Transformer Engine's linear layers keep what their products read, in 8 bits.
+    """How Transformer Engine's linear layers keep what their products read, in 8 bits or in 4.
 
+    dtype     of the values; scales of blocks are in 8 bits
     block     values along a row, or along a column, that share a scale; 0: one for the tensor
     delayed   scales come from a history of largest values, which is kept
-    primary   the weights exist in 8 bits only; else each has a 16-bit one and a cached 8-bit copy
+    primary   the weights exist so only; else each has a 16-bit one and a cached narrow copy
     """
 
     block: int = 0
     delayed: bool = False
     primary: bool = False
+    dtype: str = "fp8"
+
+    @property
+    def bits(self) -> int:
+        """Of a value."""
+        return int(8 * DTYPE_BYTES[self.dtype])
 
     @property
     def multiple(self) -> int:
@@ -39,7 +46,7 @@ class Precision:
     moment     the optimizer's moments
     autocast   whether operations run under torch.autocast, with bf16 copies of the weights
     scaled     whether the loss is scaled, so that fp16 gradients do not vanish
-    eight_bit  what the layers' linear products read, where that is 8 bits
+    eight_bit  what the layers' linear products read, where that is 8 bits or 4
     float8     '' or how torchao scales what they read: BY_TENSOR, whose weights are gathered in 8
                bits, or BY_ROW. Weights and what is kept for backward stay in 16 bits
     """

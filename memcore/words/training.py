@@ -81,6 +81,8 @@ _MIXED = {
                 ("fp8-params", EightBit(primary=True)),
                 ("mxfp8", EightBit(block=32)),
                 ("mxfp8-params", EightBit(block=32, primary=True)),
+                ("nvfp4", EightBit(block=16, dtype="fp4")),
+                ("nvfp4-params", EightBit(block=16, primary=True, dtype="fp4")),
             )
         },
     },
@@ -114,7 +116,7 @@ COPIES = {
 
 
 def eight_bit(framework: str, precision: str) -> EightBit | None:
-    """What linear products read, where that is 8 bits."""
+    """What linear products read, where that is 8 bits or 4."""
     copies = COPIES.get((framework, precision))
     return copies.eight_bit if copies else None
 
@@ -126,7 +128,7 @@ def float8(framework: str, precision: str) -> str:
 
 
 def multiple(framework: str, precision: str) -> int:
-    """What tokens and widths of products in 8 bits are multiples of; 1 where none are."""
+    """What tokens and widths of products in 8 bits or 4 are multiples of; 1 where none are."""
     how = eight_bit(framework, precision)
     return how.multiple if how else 16 if float8(framework, precision) else 1
 
@@ -201,7 +203,7 @@ ADAPTER_DTYPES = table("adapter_dtypes", Word)
 AUTO, FP32, BASE = "auto", "fp32", "base"
 UNQUANTIZED_DTYPES = table("unquantized_dtypes", Word)
 
-EACH_ROW = "alltoall"
+EACH_ROW, HYBRIDEP = "alltoall", "hybridep"
 DISPATCHERS = table("dispatchers", Word)
 
 FREED, KEPT = "freed", "kept"

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 
 from memcore.shipped import PRESETS
 
-DTYPE_BYTES = {
+DTYPE_BYTES: dict[str, Any] = {  # integers, but that fp4 has half of one
     "fp32": 4,
     "int32": 4,
     "bf16": 2,
     "fp16": 2,
     "fp8": 1,
+    "fp4": 0.5,
     "int16": 2,
     "int8": 1,
     "bool": 1,

@@ -302,7 +302,7 @@ class ModelFile:
     @property
     def weight_bytes(self) -> int:
         """Bytes of parameters and buffers as they were traced."""
-        return sum(p.elements * BYTES[p.dtype] for p in self.parameters) + self.buffer_bytes
+        return int(sum(p.elements * BYTES[p.dtype] for p in self.parameters)) + self.buffer_bytes
 
     def peak_bytes(self, sizes: Mapping[str, int]) -> int:
         """The peak of forward and backward on one GPU, weights and gradients in the trace's dtype,

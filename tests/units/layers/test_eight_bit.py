@@ -40,7 +40,8 @@ def parameters(p):
 ROWWISE = ("fp8-mixed", "fp8-params")
 
 
-# Inputs of qkv, fc1 and fc2 go from two bytes to one, and one more in 32 with MXFP8. That of the
+# Inputs of qkv, fc1 and fc2 go from two bytes to one, and one more in 32 with MXFP8; with NVFP4 to
+# half of one, and a scale of one for each 16 (tensor/nvfp4_tensor.py). That of the
 # output projection stays, since attention keeps it, but with delayed scaling: one byte more.
 @pytest.mark.parametrize(
     ("gpu", "precision", "less"),
@@ -48,6 +49,7 @@ ROWWISE = ("fp8-mixed", "fp8-params")
         *((gpu, precision, D + D + F) for gpu in (H100, B200) for precision in ROWWISE),
         *((gpu, "fp8-delayed", D + D + F - Q) for gpu in (H100, B200)),
         *((B200, precision, (D + D + F) * 31 / 32) for precision in ("mxfp8", "mxfp8-params")),
+        *((B200, p, (D + D + F) * (2 - 0.5 - 1 / 16)) for p in ("nvfp4", "nvfp4-params")),
     ],
 )
 def test_inputs_of_products_are_kept_in_8_bits(gpu, precision, less):
@@ -65,6 +67,8 @@ def test_inputs_of_products_are_kept_in_8_bits(gpu, precision, less):
         (B200, "fp8-params", 1 - 2),
         (B200, "mxfp8", 2 + 2 / 32),
         (B200, "mxfp8-params", 2 + 2 / 32 - 2),
+        (B200, "nvfp4", 2 * (1 / 2 + 1 / 16)),
+        (B200, "nvfp4-params", 2 * (1 / 2 + 1 / 16) - 2),
     ],
 )
 def test_bytes_of_a_weight(gpu, precision, more):
@@ -114,6 +118,8 @@ def test_delayed_scaling_keeps_a_history():
         ({"precision": "fp8-mixed", "gpu": "a100-sxm-80gb"}, "train.precision"),
         ({"precision": "mxfp8", "gpu": "rtx-pro-6000-96gb"}, "train.precision"),
         ({"precision": "fp8-params", "zero": 0}, "train.precision"),
+        ({"precision": "nvfp4", "gpu": H100}, "train.precision"),
+        ({"precision": "nvfp4", "seq_len": 4104}, "train.seq_len"),
         ({"precision": "mxfp8", "seq_len": 4008}, "train.seq_len"),
         (
             {"precision": "mxfp8", "framework": "pytorch", "kernels": "hf", "zero": 0},
@@ -126,7 +132,7 @@ def test_what_cannot_be_is_refused(words, field):
         plan(**words)
 
 
-@pytest.mark.parametrize("precision", ["fp8-mixed", "fp8-delayed", "fp8-params", "mxfp8"])
+@pytest.mark.parametrize("precision", ["fp8-mixed", "fp8-delayed", "fp8-params", "mxfp8", "nvfp4"])
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
 def test_every_number_is_explained(precision, checkpointing):
     p = plan(precision, checkpointing=checkpointing)

@@ -71,7 +71,11 @@ def test_rows_that_a_graph_makes_stay_until_its_backward():
     [
         ("moe_ruter", {}, r"cuda_graphs: 'moe_ruter' is not known; .*moe_router"),
         ("moe_preprocess", {}, r"cuda_graphs.*moe_preprocess is captured with moe_router only"),
-        ("full_iteration", {}, r"cuda_graphs.*mixture has no graph of the whole iteration"),
+        (
+            "full_iteration",
+            {},
+            r"cuda_graphs.*mixture has a graph of the whole iteration with HybridEP only",
+        ),
         ("attn,full_iteration", {"model": "llama-3-8b"}, r"cuda_graphs.*nothing is named beside"),
         ("moe_router", {"model": "llama-3-8b"}, r"cuda_graphs.*no experts for moe_router"),
         ("attn", {"checkpointing": "full"}, r"cuda_graphs.*by full_iteration only"),
@@ -90,6 +94,15 @@ def test_rows_that_a_graph_makes_stay_until_its_backward():
 def test_what_cannot_be_captured_is_refused(graphs, more, why):
     with pytest.raises(PlanError, match=why):
         plan_of(graphs, **more)
+
+
+def test_a_whole_graph_of_a_mixture_spares_the_host_and_keeps_no_rows():
+    without, whole = (
+        evaluate(plan_of(graphs, moe_dispatcher="hybridep"))
+        for graphs in ("none", "full_iteration")
+    )
+    assert whole.memory.allocated_bytes == without.memory.allocated_bytes
+    assert whole.time.exposed["host"] < without.time.exposed["host"]
 
 
 def test_modules_are_written_in_one_order():

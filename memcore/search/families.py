@@ -17,7 +17,7 @@ from memcore.report import Overhead
 from memcore.search.space import Changes, Group, changed
 from memcore.search.sweep import Swept
 from memcore.step.blend import LINEAR, Blend
-from memcore.step.pipeline import flying, span, virtual
+from memcore.step.pipeline import flying, span_of, virtual
 from memcore.step.step import Step
 from memcore.tape.dims import is_array
 from memcore.tape.ledger import BACKWARD, FORWARD, RECOMPUTE, Amounts
@@ -84,7 +84,7 @@ class Kind:
 def kinds_of(plan: Plan, layers: int) -> list[Kind]:
     """The kinds of stage of a pipeline with so many layers, as kinds_of_stage has them."""
     p, first_of = plan.parallel, dict[tuple[bool, int], int]()
-    counts = [end - start for start, end in (span(layers, p.pp, n, *p.outer) for n in range(p.pp))]
+    counts = [end - start for start, end in (span_of(plan, layers, n) for n in range(p.pp))]
     for n, count in enumerate(counts):
         first_of.setdefault((n == p.pp - 1, count), n)
     return [

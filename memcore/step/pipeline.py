@@ -11,15 +11,35 @@ if TYPE_CHECKING:
     from memcore.plan.plan import Plan
 
 
+def span_of(plan: Plan, layers: int, stage: int) -> tuple[int, int]:
+    """`span` of a plan's pipeline."""
+    p = plan.parallel
+    return span(layers, p.pp, stage, *p.outer, spared=FRAMEWORKS[plan.train.framework].own)
+
+
 def span(
-    layers: int, stages: int, stage: int, embedding: bool = False, loss: bool = False
+    layers: int,
+    stages: int,
+    stage: int,
+    embedding: bool = False,
+    loss: bool = False,
+    spared: bool = False,
 ) -> tuple[int, int]:
     """First layer of a stage, and the first of the next. What does not divide goes to the stages
     after the first, which has the embedding. The embedding and the loss may count as a layer each
-    (Megatron-Core, transformer_block.py: get_num_layers_to_build)."""
+    (Megatron-Core, transformer_block.py: get_num_layers_to_build).
+
+    spared   where layers do not divide, the last stage has what the others leave it, which have as
+             many as each other: Megatron takes such layers with a layout that somebody writes, and
+             the last stage has the head, and the heads of tokens further (Megatron-Bridge 0.6,
+             recipes of DeepSeek-V3 and Kimi K2: 16, 16, 16 and 13 of 61)
+    """
     if embedding or loss:
         each = (layers + embedding + loss) // stages
         return max(stage * each - embedding, 0), min((stage + 1) * each - embedding, layers)
+    full = -(-layers // stages)
+    if spared and full * (stages - 1) < layers:
+        return stage * full, min((stage + 1) * full, layers)
     each, more = divmod(layers, stages)
     before = min(max(stage - 1, 0), more)
     start = stage * each + before

@@ -89,7 +89,7 @@ def kinds_of_stage(plan: Plan) -> list[tuple[int, Step]]:
     they got from the one before."""
     blocks, stack = _model_of(plan)
     p = plan.parallel
-    every = [stack.part(*pipeline.span(stack.count, p.pp, n, *p.outer)) for n in range(p.pp)]
+    every = [stack.part(*pipeline.span_of(plan, stack.count, n)) for n in range(p.pp)]
     found: dict[tuple[bool, bool, Layers], int] = {}
     apart = framework_of(plan).handed is not None
     for stage, layers in enumerate(every):
@@ -189,7 +189,7 @@ def stack_of(
     again, spared = CHECKPOINTING[t.checkpointing].recompute, set[int]()
     if again == LAYER and t.recompute_method == BLOCK:
         for stage in range(p.pp):
-            start, end = pipeline.span(model.layers, p.pp, stage, *p.outer)
+            start, end = pipeline.span_of(plan, model.layers, stage)
             each = pipeline.virtual(end - start, plan)
             spared |= {i for i in range(start, end) if (i - start) % each >= t.recompute_num_layers}
     still = t.frozen == SEEING or t.adapter != "none"
@@ -206,7 +206,7 @@ def _stage(
     t, p = plan.train, plan.parallel
     framework, copies = framework_of(plan), copies_of(plan)
     first, last = stage == 0, stage == p.pp - 1
-    layers = stack.part(*pipeline.span(stack.count, p.pp, stage, *p.outer))
+    layers = stack.part(*pipeline.span_of(plan, stack.count, stage))
     running = layers.part(0, pipeline.virtual(layers.count, plan))
     shared = t.recompute_method == UNIFORM and CHECKPOINTING[t.checkpointing].recompute == LAYER
     together = min(t.recompute_num_layers, running.count) if shared else 1

@@ -50,14 +50,23 @@ def test_ranks_add_up_to_the_whole_plus_padding(tp, pp):
     assert ranks == whole + (tp - 1) * norms
 
 
-@given(st.integers(1, 64), st.integers(1, 200))
-def test_stages_have_every_layer_once(stages, layers):
-    spans = [pipeline.span(layers, stages, s) for s in range(stages)]
+@given(st.integers(1, 64), st.integers(1, 200), st.booleans())
+def test_stages_have_every_layer_once(stages, layers, spared):
+    spans = [pipeline.span(layers, stages, s, spared=spared) for s in range(stages)]
     assert spans[0][0] == 0
     assert spans[-1][1] == layers
     assert all(a[1] == b[0] for a, b in itertools.pairwise(spans))
     counts = [end - start for start, end in spans]
-    assert max(counts) - min(counts) <= 1
+    others = counts[:-1] if spared and counts[-1] <= counts[0] else counts
+    assert max(others, default=0) - min(others, default=0) <= 1
+
+
+@pytest.mark.parametrize(
+    ("stages", "counts"), [(4, [16, 16, 16, 13]), (8, [8] * 7 + [5]), (16, [4] * 15 + [1])]
+)
+def test_the_last_stage_of_megatron_has_the_head_and_fewer_layers(stages, counts):
+    spans = [pipeline.span(61, stages, s, spared=True) for s in range(stages)]
+    assert [end - start for start, end in spans] == counts
 
 
 def test_an_axis_of_one_changes_nothing():

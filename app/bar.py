@@ -119,3 +119,14 @@ def small(bar: Bar) -> str:
         if part.bytes
     )
     return f'<div class="small-bar">{parts}<i style="left:{100 * bar.limit / end:.2f}%"></i></div>'
+
+
+def key(bar: Bar) -> str:
+    """What each colour of the bar is and how much it is, as HTML that wraps where the page ends."""
+    parts = "".join(
+        f'<span><b style="background:{fill(part.colour, part.hatched)}"></b>'
+        f"{part.name} {bytes_text(part.bytes)}</span>"
+        for part in bar.parts
+        if part.bytes
+    )
+    return f'<div class="key">{parts}</div>'

@@ -132,14 +132,7 @@ def _beside(rows: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def _bar(drawn: bar.Bar) -> str:
-    key = "".join(
-        f'<span><b style="background:{bar.fill(p.colour, p.hatched)}"></b>'
-        f"{_safe(p.name)} {bytes_text(p.bytes)}</span>"
-        for p in drawn.parts
-        if p.bytes
-    )
-    limit = f"<span>{_safe(drawn.limit_text)}</span>"
-    return f'{bar.small(drawn)}<div class="key">{key}{limit}</div>'
+    return f'{bar.small(drawn)}{bar.key(drawn)}<p class="small">{drawn.limit_text}</p>'
 
 
 def _said(verdict: str, word: str) -> str:

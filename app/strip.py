@@ -74,6 +74,7 @@ def draw(place: str) -> None:
 
 def _memory_bar(drawn: bar.Bar) -> None:
     parts.chart(charts.strip([drawn]), key="bar", alt="Memory of one GPU, part by part")
+    st.html(bar.key(drawn))  # a chart's own legend hides on a phone what has no room
 
 
 def _title(serve: Serve | None, together: TogetherMemory | None) -> None:

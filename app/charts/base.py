@@ -22,6 +22,8 @@ Rule = tuple[dict[str, Any], dict[str, Any]]  # a line across a chart, and its w
 
 HATCHED = {"shape": "/", "fillmode": "replace", "size": 6}  # what may be there and may not
 SAYS = "%{customdata[0]}<extra></extra>"
+LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom",
+          "traceorder": "normal"}  # fmt: skip
 FEW = 4  # rows of bars that may be thick
 
 
@@ -44,8 +46,7 @@ def figure(
             "dragmode": False,
             "hovermode": "closest",
             "uniformtext": {"mode": "hide", "minsize": 11},  # no words where they have no room
-            "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom",
-                       "traceorder": "normal"},
+            "legend": LEGEND,
             "shapes": [*shapes, *(shape for shape, _ in rules)],
             "annotations": [*annotations, *(words for _, words in rules if words["text"])],
             **layout,

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from app import exploring, palette
 from app.charts.base import (
     HATCHED,
+    LEGEND,
     Mark,
     Rule,
     Series,
@@ -127,7 +128,7 @@ def _along(found: Sweep, own: Any) -> go.Figure:
         xaxis={"title": title, **_axis(xs, (found.edge, found.maybe))},
         yaxis=_number_axis(of, 1.05 * bottom, 1.08 * top),
         rules=_rules(found, own, limit, xs),
-        annotations=_cut(spots, 1.08 * top) if of.parts else [],
+        **(_cut(spots, 1.08 * top) if of.parts else {}),
         margin={"l": 8, "r": 16, "t": 56, "b": 8},
     )
 
@@ -245,17 +246,21 @@ def _words(found: Sweep, own: Any) -> go.Figure:
         bargap=0.35,
         xaxis=_number_axis(of, 1.15 * least, (1.05 if of.parts else 1.18) * most),
         yaxis={"categoryorder": "array", "categoryarray": labels, "autorange": "reversed"},
-        annotations=_cut(spots, 1.05 * most) if of.parts else [],
+        **(_cut(spots, 1.05 * most) if of.parts else {}),
     )
 
 
-def _cut(spots: Sequence[Spot], end: float) -> list[dict[str, Any]]:
-    """Where an axis ends below the largest memory: how large that is."""
+ABOVE = 1.08  # of the chart's height: room below the legend for a line of words
+
+
+def _cut(spots: Sequence[Spot], end: float) -> dict[str, Any]:
+    """Where an axis ends below the largest memory: how large that is, and the legend above it."""
     most = max((s.high for s in spots), default=0)
     if most <= end * GiB:
-        return []
+        return {}
     said = f"up to {bytes_text(most)}, beyond the chart"
-    return [note(said, 1, 1, "right", "bottom", xref="paper", yref="paper")]
+    words = note(said, 1, 1, "right", "bottom", xref="paper", yref="paper")
+    return {"annotations": [words], "legend": {**LEGEND, "y": ABOVE}}
 
 
 def _limits(spots: Sequence[Spot], labels: Sequence[str]) -> Trace:

@@ -11,6 +11,7 @@ from app import palette
 from app.bar import Bar
 from app.charts.base import (
     HATCHED,
+    LEGEND,
     Mark,
     Series,
     Trace,
@@ -232,13 +233,13 @@ def strip(drawn: Sequence[Bar], names: Sequence[str] = ("",)) -> go.Figure:
             notes.append(note(b.limit_text, limit, y, side, "bottom", **place))
     return figure(
         bars(marks),
-        height=(64 + 36 * len(drawn)) if several else 92,
+        height=(64 + 36 * len(drawn)) if several else 62,
         bargap=0.25 if several else 0,
-        margin={"l": 0, "r": 0, "t": 20, "b": 30},
+        margin={"l": 0, "r": 0, "t": 20, "b": 30 if several else 0},
+        showlegend=several,
         xaxis={"range": [0, end], "visible": False},
         yaxis={"visible": several, "autorange": "reversed"},
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 0, "yanchor": "top",
-                "traceorder": "normal"},
+        legend={**LEGEND, "y": 0, "yanchor": "top"},
         shapes=shapes,
         annotations=notes,
     )  # fmt: skip

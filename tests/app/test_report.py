@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 from pages import figures, opened, plots
 
+from app import bar
 from app import report as one_page
 from memcore.evaluate import evaluate
 from memcore.models import catalog
@@ -39,6 +40,15 @@ def test_it_says_what_is_booked_what_it_costs_and_how_to_open_it_again() -> None
     ):
         assert said in text, said
     assert not re.search(r"<script|src=|url[(]|@import", text)  # it asks nobody for anything
+
+
+def test_the_key_of_a_bar_has_every_part_that_it_has() -> None:
+    report = evaluate(Plan())
+    assert report.memory
+    drawn = bar.of_training(report.memory)
+    key = bar.key(drawn)
+    for part in drawn.parts:
+        assert (f"{part.name} {bytes_text(part.bytes)}" in key) == (part.bytes > 0), part
 
 
 def test_it_is_about_what_the_page_is_about() -> None:

@@ -22,6 +22,7 @@ FILES = HERE.parent / "units" / "models"
 DIMS = {
     "net": {"image": ("batch", "3", "height", "width")},
     "attends": {"image": ("batch", "3", "height", "width")},
+    "stages": {"image": ("batch", "3", "height", "width")},
     "unet": {"image": ("batch", "3", "8*height", "8*width")},
 }
 POINTS = (

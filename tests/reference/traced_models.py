@@ -277,26 +277,37 @@ def detector() -> Built:
 # --- science -------------------------------------------------------------------------------------
 
 
+class FourierLayer(nn.Module):
+    """Low frequencies times a weight each, and a convolution of single places."""
+
+    def __init__(self, width: int, modes: int):
+        super().__init__()
+        self.modes = modes
+        self.spectral = nn.Parameter(torch.empty(2, width, width, modes, modes, 2))
+        self.local = nn.Conv2d(width, width, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        m = self.modes
+        spectrum, w = torch.fft.rfft2(x), torch.view_as_complex(self.spectral)
+        out = torch.zeros_like(spectrum)
+        out[:, :, :m, :m] = torch.einsum("bixy,ioxy->boxy", spectrum[:, :, :m, :m], w[0])
+        out[:, :, -m:, :m] = torch.einsum("bixy,ioxy->boxy", spectrum[:, :, -m:, :m], w[1])
+        return functional.gelu(torch.fft.irfft2(out, s=x.shape[-2:]) + self.local(x))
+
+
 class FourierOperator(nn.Module):
     """The Fourier neural operator of Li et al. 2020, in two dimensions (modes 12, width 32)."""
 
     def __init__(self, channels: int = 3, width: int = 32, modes: int = 12, layers: int = 4):
         super().__init__()
-        self.modes = modes
         self.lift = nn.Conv2d(channels, width, 1)
-        shape = (2, width, width, modes, modes, 2)
-        self.spectral = nn.ParameterList(nn.Parameter(torch.empty(shape)) for _ in range(layers))
-        self.local = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(layers))
+        self.layers = nn.ModuleList(FourierLayer(width, modes) for _ in range(layers))
         self.out = nn.Sequential(nn.Conv2d(width, 128, 1), nn.GELU(), nn.Conv2d(128, 1, 1))
 
     def forward(self, field: torch.Tensor) -> torch.Tensor:
-        x, m = self.lift(field), self.modes
-        for weight, local in zip(self.spectral, self.local, strict=True):
-            spectrum, w = torch.fft.rfft2(x), torch.view_as_complex(weight)
-            out = torch.zeros_like(spectrum)
-            out[:, :, :m, :m] = torch.einsum("bixy,ioxy->boxy", spectrum[:, :, :m, :m], w[0])
-            out[:, :, -m:, :m] = torch.einsum("bixy,ioxy->boxy", spectrum[:, :, -m:, :m], w[1])
-            x = functional.gelu(torch.fft.irfft2(out, s=x.shape[-2:]) + local(x))
+        x = self.lift(field)
+        for layer in self.layers:
+            x = layer(x)
         return self.out(x).pow(2).mean()
 
 

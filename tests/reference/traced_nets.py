@@ -1,4 +1,4 @@
-"""Three nets of one's own, of 30 lines each, that tests plan as `memplan trace` wrote them."""
+"""Four nets of one's own, of 30 lines each, that tests plan as `memplan trace` wrote them."""
 
 from __future__ import annotations
 
@@ -115,3 +115,20 @@ class Attends(nn.Module):
 
 def attends() -> Built:
     return Attends(), {"image": torch.zeros(4, 3, 64, 96)}
+
+
+class Stages(nn.Module):
+    """A net whose first block is called with the image itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(Pair(a, b) for a, b in ((3, 16), (16, 16), (16, 16)))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        for stage in self.stages:
+            image = stage(image)
+        return image.mean()
+
+
+def stages() -> Built:
+    return Stages(), {"image": torch.zeros(2, 3, 64, 64)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from memcore.models.traced.file import BACKWARD, FORWARD, Block, Storage, Variant
+from memcore.models.traced.file import BACKWARD, FORWARD, INPUT, Block, Storage, Variant
 
 CHECKPOINT = "checkpoint"  # what keeps what a unit is called with
 
@@ -64,7 +64,8 @@ class _Checkpointed:
         return min(max(i, 0), len(self.again) - 1)
 
     def _forward(self, i: int, s: Storage) -> Iterator[Storage]:
-        """A storage of forward, and, if its unit runs again that far, the same once more."""
+        """A storage of forward, and, if its unit runs again that far, the same once more. An input
+        of the model is made once, also where the first thing that runs is a unit."""
         unit = bool(self.variant.order[i][1])
         uses = s.uses
         if uses is None:
@@ -74,7 +75,7 @@ class _Checkpointed:
             gone = held[0] if held else (FORWARD, *uses.read)
             keeps = (s.saved_by or CHECKPOINT) if held else ""
             yield replace(s, death=s.death and gone, saved_by=keeps)
-        if not unit or s.birth >= self.again[i]:
+        if not unit or s.made_by == INPUT or s.birth >= self.again[i]:
             return
         end = self.again[i]
         if uses and 0 in uses.savers:
@@ -92,7 +93,7 @@ class _Checkpointed:
         for further in sorted({*s.uses.savers, *s.uses.given}):
             at = self._segment(i + further)
             unit = bool(self.variant.order[at][1])
-            if unit and not further:
+            if unit and not further and s.made_by != INPUT:
                 continue  # makes it again
             if not unit and further not in s.uses.savers:
                 continue

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,13 +41,41 @@ def _checks(args: argparse.Namespace) -> bool:
     return bool(getattr(args, "check", False) or getattr(args, "check_serving", False))
 
 
+NARROWEST = 12  # letters that a column of words keeps
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> Iterable[str]:
-    """Columns two spaces apart, the first `left` of them to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    """Columns two spaces apart, the first `left` of them to the left, numbers to the right. Where
+    they are wider than the terminal, texts go on in further lines, no word of them broken."""
+    every = list(zip(head, *rows, strict=True))
+    widths = [max(map(len, column)) for column in every]
+    least = [
+        max(NARROWEST, *(len(word) for text in column for word in text.split()))
+        for column in every[:left]
+    ]
+    excess = sum(widths) + 2 * (len(widths) - 1) - columns()
+    while excess > 0 and (free := [i for i, letters in enumerate(least) if widths[i] > letters]):
+        widths[max(free, key=widths.__getitem__)] -= 1
+        excess -= 1
+    wrapped = textwrap.TextWrapper(break_long_words=False, break_on_hyphens=False)
     for row in (head, *rows):
-        cells = zip(row, widths, strict=True)
-        texts = (c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(cells))
-        yield "  ".join(texts).rstrip()
+        cells = []
+        for text, wrapped.width in zip(row, widths, strict=True):
+            cells.append([text] if len(text) <= wrapped.width else wrapped.wrap(text))
+        for line in itertools.zip_longest(*cells, fillvalue=""):
+            texts = (
+                text.ljust(width) if i < left else text.rjust(width)
+                for i, (text, width) in enumerate(zip(line, widths, strict=True))
+            )
+            yield "  ".join(texts).rstrip()
+
+
+def columns() -> float:
+    """How many letters a line of the output has: as COLUMNS says, or the terminal; no end of them
+    where a program reads it."""
+    if (stated := os.environ.get("COLUMNS", "")).isdecimal() and int(stated):
+        return int(stated)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

@@ -28,6 +28,7 @@ providers.is_local_module_file = lambda path: False  # type: ignore[assignment]
 
 # One machine is slower or busier than another; no test is wrong for it. Nothing is kept from one
 # run to the next, and nothing is written into the checkout.
+os.environ.pop("COLUMNS", None)  # which workers have: it would cut tables as a terminal does
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir(), "memplan")))
 settings.register_profile(
     "same",

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         from memcore.evaluate import evaluate
 
         title = _title_of_servers(plan, args) if args.serve else plan_title(plan, evaluate(plan))
-        blocks = _readable_servers(result) if args.serve else _readable(result)
+        blocks = (_readable_servers if args.serve else _readable)(result, args.base)
         measured_said = [_measured(result, of_server)] if measured and result.best else []
         return "\n\n".join([title, *blocks, *measured_said])
 
@@ -149,11 +149,11 @@ def _stages(point: Point) -> str:
     return " or ".join(f"train.zero = {stage}" for stage in point.also)
 
 
-def _readable(result: SearchResult) -> Iterable[str]:
+def _readable(result: SearchResult, base: str) -> Iterable[str]:
     nothing = "Nothing fits. More GPUs (--gpus-at-most), others (--gpu) or a looser --keep may."
     shared = _shared([*result.best, *result.pareto])
     listed = functools.partial(_plans, shared=shared)
-    blocks = iter(_ranked(result, "fit and may be the best", nothing, listed))
+    blocks = iter(_ranked(result, "fit and may be the best", nothing, listed, base))
     yield next(blocks)
     if shared:
         yield f"All of these set {_settings(shared)}."
@@ -187,6 +187,7 @@ def _ranked(
     do: str,
     nothing: str,
     listed: Callable[[str, Sequence[Point]], Iterable[str]],
+    base: str,
 ) -> Iterable[str]:
     """What was judged, then the best and the front as tables, or what helps where none is."""
     yield _judged(result, do)
@@ -200,7 +201,7 @@ def _ranked(
             "Plans of one rank cannot be told apart. Those like the best must differ by "
             f"{result.apart.words}; what all of them are off by is no part of it."
         )
-    yield f"The best as a link: {link_to([result.best[0].plan])}"
+    yield f"The best as a link: {link_to([result.best[0].plan], base)}"
 
 
 def _judged(result: SearchResult, do: str) -> str:
@@ -224,9 +225,9 @@ def _judged(result: SearchResult, do: str) -> str:
     return f"Stopped: {text}" + (". These are the best so far" if result.best else "")
 
 
-def _readable_servers(result: SearchResult) -> Iterable[str]:
+def _readable_servers(result: SearchResult, base: str) -> Iterable[str]:
     nothing = "Nothing serves them. Other GPUs (--gpu), --keep rounding or looser targets may."
-    yield from _ranked(result, "serve them", nothing, _servers)
+    yield from _ranked(result, "serve them", nothing, _servers, base)
     if result.nearest:
         point, misses = result.nearest
         yield "\n".join(_servers("Nearest", [point]))

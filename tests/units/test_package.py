@@ -56,7 +56,7 @@ def test_the_engine_imports_only_the_standard_library_pydantic_and_numpy(path: P
         allowed |= {"yaml"}
     if path.parent.name == "tracing":  # which the command imports, where torch is
         allowed |= {"torch"}
-    lazily = {"huggingface_hub", "pandas", "pyarrow", "torch"} | (
+    lazily = {"huggingface_hub", "mcp", "pandas", "pyarrow", "torch"} | (
         {"app", "streamlit"} if path == OPENS_THE_APP else set()
     )
     assert imported(outside_functions(tree)) <= allowed
@@ -143,6 +143,7 @@ def test_the_command_exists() -> None:
 PAGES = (
     *(ROOT / page for page in ("README.md", "CONTRIBUTING.md", "memcore/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "skills" / "memplan" / "SKILL.md",
 )
 
 

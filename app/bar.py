@@ -85,9 +85,9 @@ def of_serving(serve: Serve, concurrency: int) -> Bar:
     )  # fmt: skip
 
 
-def of_together(found: TogetherMemory) -> Bar:
+def of_together(together: TogetherMemory) -> Bar:
     """The fullest phase of a step that trains and serves."""
-    at, phase = next((i, p) for i, p in enumerate(found.phases) if p.id == found.peak)
+    at, phase = next((i, p) for i, p in enumerate(together.phases) if p.id == together.peak)
     over = max(0, phase.device_bytes[0] - phase.bytes)
     return Bar(
         (
@@ -98,7 +98,7 @@ def of_together(found: TogetherMemory) -> Bar:
             ),
             Part("overhead", *palette.OVERHEAD, over, f"together.phases.{at}.device_bytes"),
         ),
-        found.capacity_bytes,
+        together.capacity_bytes,
         "Capacity",
     )  # fmt: skip
 

@@ -98,14 +98,14 @@ def _how() -> None:
 # --- the plans -----------------------------------------------------------------------------------
 
 
-def _heads(found: Sequence[Column]) -> None:
+def _heads(columns: Sequence[Column]) -> None:
     """A name that can be written, what it is of, and what can be done with it."""
     s = state.session()
     with st.container(key="compare_heads"):
-        places = st.columns(max(2, len(found)))
-    whats = [f"{c.plan.architecture.label} on {_gpus(c.plan)}" for c in found]
+        places = st.columns(max(2, len(columns)))
+    whats = [f"{c.plan.architecture.label} on {_gpus(c.plan)}" for c in columns]
     alike = len(set(whats)) == 1  # what is said above already
-    for i, (place, c) in enumerate(zip(places, found, strict=False)):
+    for i, (place, c) in enumerate(zip(places, columns, strict=False)):
         here = c.plan == state.plan()
         with place, st.container(gap="xsmall"):
             named = s.name if c.pin is None else s.pins[c.pin].name
@@ -147,13 +147,13 @@ def _named(pin: int | None) -> Callable[[Any], None]:
     return lambda text: pins.rename(pin, text or "")
 
 
-def _bars(found: Sequence[Column]) -> None:
+def _bars(columns: Sequence[Column]) -> None:
     """Each plan's memory, on one axis."""
     kinds = [
         kind
         for kind, has in (
-            (TRAINS, any(c.report.memory for c in found)),
-            (SERVES, any(c.report.serve for c in found)),
+            (TRAINS, any(c.report.memory for c in columns)),
+            (SERVES, any(c.report.serve for c in columns)),
         )
         if has
     ]
@@ -168,7 +168,7 @@ def _bars(found: Sequence[Column]) -> None:
         key=state.control("compare_kind", kind, lambda k: state.look(k or kind)),
         label_visibility="collapsed",
     )
-    drawn = [(c, of) for c in found if (of := _bar(c, kind))]
+    drawn = [(c, of) for c in columns if (of := _bar(c, kind))]
     with st.container(gap=None, key="compare_bars"):
         for i, (c, (_, said, path)) in enumerate(drawn):
             st.button(
@@ -184,7 +184,7 @@ def _bars(found: Sequence[Column]) -> None:
         alt=f"{kind}: memory of one GPU in each plan, part by part, on one axis",
         of=[c.plan for c, _ in drawn],
     )
-    for c in found:
+    for c in columns:
         if not _bar(c, kind):
             parts.small(f"{plain(c.name)}: {kind.lower()} is not computed for this plan.")
 
@@ -209,34 +209,34 @@ def _bar(c: Column, kind: str) -> tuple[Bar, str, str] | None:
 # --- tables --------------------------------------------------------------------------------------
 
 
-def _fields(found: Sequence[Column], alike: bool) -> None:
-    rows = tables.compared_fields(found, alike)
+def _fields(columns: Sequence[Column], alike: bool) -> None:
+    rows = tables.compared_fields(columns, alike)
     if not rows:
         parts.small("In no field: they are the same plan under two names.")
         return
-    names = [c.name for c in found]
+    names = [c.name for c in columns]
     alt = "Fields of the plans, side by side"
     by = dict.fromkeys(names, grid.Column(words=True))  # as the figures below, one left edge
     grid.draw(rows, "compare_fields", alt, (FIELD, *names), by=by)
 
 
-def _figures(found: Sequence[Column], alike: bool) -> int:
+def _figures(columns: Sequence[Column], alike: bool) -> int:
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     left.markdown("##### Figures")
-    names = [c.name for c in found]
+    names = [c.name for c in columns]
     base = right.selectbox(
-        "Differences from", range(len(found)), format_func=lambda i: names[i], key="compare_base"
+        "Differences from", range(len(columns)), format_func=lambda i: names[i], key="compare_base"
     )
-    base = min(base or 0, len(found) - 1)
-    books = [shared.book(c.plan) for c in found]
-    rows = tables.compared_figures(found, books, base, alike)
-    rows += tables.compared_listed(found, base, alike)
-    rows += tables.compared_calibrated(found)
+    base = min(base or 0, len(columns) - 1)
+    books = [shared.book(c.plan) for c in columns]
+    rows = tables.compared_figures(columns, books, base, alike)
+    rows += tables.compared_listed(columns, base, alike)
+    rows += tables.compared_calibrated(columns)
     paths = [row[tables.PATH] for row in rows]
 
     def clicked(row: int, column: str) -> None:
         if column in names:
-            of = found[names.index(column)]
+            of = columns[names.index(column)]
             if shared.book(of.plan).explained(paths[row]):
                 why.opened(paths[row], of.plan)
 
@@ -246,8 +246,8 @@ def _figures(found: Sequence[Column], alike: bool) -> int:
     return base
 
 
-def _times(found: Sequence[Column]) -> None:
-    timed = [c for c in found if c.report.time]
+def _times(columns: Sequence[Column]) -> None:
+    timed = [c for c in columns if c.report.time]
     times = [(c.name, c.report.time) for c in timed if c.report.time]
     if len(times) > 1:
         st.markdown("##### Seconds of a step, by phase")
@@ -255,13 +255,13 @@ def _times(found: Sequence[Column]) -> None:
         elements.chart("compare_phases", drawn, of=[c.plan for c in timed])
 
 
-def _waterfall(found: Sequence[Column], base: int) -> None:
+def _waterfall(columns: Sequence[Column], base: int) -> None:
     """Between any two: which change moved how many bytes and seconds."""
-    trained = [i for i, c in enumerate(found) if c.report.memory and c.report.time]
+    trained = [i for i, c in enumerate(columns) if c.report.memory and c.report.time]
     if len(trained) < 2:
         parts.absent("The training of two of these plans")
         return
-    names = [c.name for c in found]
+    names = [c.name for c in columns]
     left, right = st.columns(2)
     first = left.selectbox(
         "From",
@@ -274,7 +274,7 @@ def _waterfall(found: Sequence[Column], base: int) -> None:
     second = right.selectbox(
         "To", others, index=len(others) - 1, format_func=lambda i: names[i], key="compare_to"
     )
-    one, other = found[first], found[second]
+    one, other = columns[first], columns[second]
     changes = shared.waterfall(one.plan, other.plan.model_dump_json())
     if not changes:
         return
@@ -291,13 +291,13 @@ def _waterfall(found: Sequence[Column], base: int) -> None:
     elements.caption("waterfall")
 
 
-def _file(found: Sequence[Column]) -> None:
+def _file(columns: Sequence[Column]) -> None:
     """All of it, one value a row; found when the button is pressed."""
     here, content = (st.context.url or "").partition("?")[0], state.session().now
 
     def file() -> bytes:
-        links = [f"{here}?{query_text(encode(c.plan, short=True))}" for c in found]
-        rows = tables.tidy(found, links, f"{here}?{query_text(content.query())}")
+        links = [f"{here}?{query_text(encode(c.plan, short=True))}" for c in columns]
+        rows = tables.tidy(columns, links, f"{here}?{query_text(content.query())}")
         return tables.csv(rows, tables.context(None, ""))
 
     parts.save("Comparison (CSV)", file, "memplan-compare.csv", of_plan=False)

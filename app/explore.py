@@ -38,7 +38,7 @@ WITHOUT_FIELDS = (SEARCH, GPUS)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Question:
     """What the page shows: a part of it, a number, the field across and the field down."""
 
     part: str
@@ -54,7 +54,7 @@ class Asked:
         return "~".join(shown).rstrip("~")
 
 
-def asked(plan: Plan, look: str) -> Asked:
+def question(plan: Plan, look: str) -> Question:
     """What the address asks for; what of it this plan has not, is as it is at first."""
     part, figure, across, down, every, search = (*look.split("~"), *[""] * 6)[:6]
     figures = engine.figures(plan)
@@ -69,7 +69,7 @@ def asked(plan: Plan, look: str) -> Asked:
     usual = list(dict.fromkeys(p for p in (*asked_first, *fields) if p in fields))
     across = across if across in fields else usual[0]
     down = down if down in fields and down != across else next(p for p in usual if p != across)
-    return Asked(part, figure, across, down, every == "all", search)
+    return Question(part, figure, across, down, every == "all", search)
 
 
 def parts_of(plan: Plan) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def about(place: str) -> str:
         return place
     if not engine.figures(plan):
         return "Train"
-    now = asked(plan, state.looks())
+    now = question(plan, state.looks())
     of_server = now.part == GPUS or (now.part in (SWEEP, MAP) and FIGURES[now.figure].serves)
     return "Serve" if of_server else "Train"
 
@@ -101,7 +101,7 @@ def draw() -> None:
         return
     if why_not := not_planned(plan):
         st.info(f"Training is not computed: {plain(why_not)}", icon=":material/info:")
-    now = asked(plan, state.looks())
+    now = question(plan, state.looks())
     _choices(plan, now)
     {SWEEP: _sweep, MAP: _map, SEARCH: _search, GPUS: _gpus}[now.part](plan, now)
 
@@ -109,7 +109,7 @@ def draw() -> None:
 # --- what is chosen ------------------------------------------------------------------------------
 
 
-def _set(now: Asked, field: str) -> Callable[[Any], None]:
+def _set(now: Question, field: str) -> Callable[[Any], None]:
     def take(value: Any) -> None:
         if value is not None:
             state.look(replace(now, **{field: value}).text())
@@ -117,7 +117,7 @@ def _set(now: Asked, field: str) -> Callable[[Any], None]:
     return take
 
 
-def _choices(plan: Plan, now: Asked) -> None:
+def _choices(plan: Plan, now: Question) -> None:
     """The part of the page, the number and the fields."""
     st.segmented_control(
         "Explore",
@@ -140,7 +140,7 @@ def _choices(plan: Plan, now: Asked) -> None:
             _choose("Down", [p for p in fields if p != now.across], "down", now, exploring.title)
 
 
-def _part(plan: Plan, now: Asked) -> Callable[[Any], None]:
+def _part(plan: Plan, now: Question) -> Callable[[Any], None]:
     """Another part; a map begins with speed, since memory alone says less than what it buys."""
 
     def take(part: Any) -> None:
@@ -155,7 +155,7 @@ def _part(plan: Plan, now: Asked) -> Callable[[Any], None]:
 
 
 def _choose(
-    label: str, options: Sequence[str], field: str, now: Asked, text: Callable[[str], str]
+    label: str, options: Sequence[str], field: str, now: Question, text: Callable[[str], str]
 ) -> None:
     st.selectbox(
         label,
@@ -178,7 +178,7 @@ def go(wanted: dict[str, Any]) -> None:
 # --- one field -----------------------------------------------------------------------------------
 
 
-def _sweep(plan: Plan, now: Asked) -> None:
+def _sweep(plan: Plan, now: Question) -> None:
     found = shared.swept(plan, now.across, now.figure)
     own = engine.here(plan, now.across)
     name = exploring.title(now.across)
@@ -273,7 +273,7 @@ def _path(column: str, path: str, of: Plan) -> str:
 # --- two fields ----------------------------------------------------------------------------------
 
 
-def _map(plan: Plan, now: Asked) -> None:
+def _map(plan: Plan, now: Question) -> None:
     found = shared.mapped(plan, now.across, now.down, now.figure)
     own = (engine.here(plan, now.across), engine.here(plan, now.down))
 
@@ -299,14 +299,14 @@ def _map(plan: Plan, now: Asked) -> None:
 # --- search --------------------------------------------------------------------------------------
 
 
-def _search(plan: Plan, now: Asked) -> None:
+def _search(plan: Plan, now: Question) -> None:
     searching.draw(plan, now.search, lambda text: state.look(replace(now, search=text).text()))
 
 
 # --- on which GPUs -------------------------------------------------------------------------------
 
 
-def _gpus(plan: Plan, now: Asked) -> None:
+def _gpus(plan: Plan, now: Question) -> None:
     parts.latency_targets()
     st.segmented_control(
         "Accelerators",

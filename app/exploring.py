@@ -47,54 +47,54 @@ def named(path: str, value: Any) -> str:
     return said if not is_number(path) else f"{title(path).lower()} {said}"
 
 
-def says(found: Sweep) -> list[str]:
+def says(sweep: Sweep) -> list[str]:
     """What a sweep shows, in sentences."""
-    lines = [_fitting(found) if is_number(found.path) else _how_many_fit(found)]
-    if not found.figure.parts:
-        lines.append(_best(found))
+    lines = [_fitting(sweep) if is_number(sweep.path) else _how_many_fit(sweep)]
+    if not sweep.figure.parts:
+        lines.append(_best(sweep))
     return [line for line in lines if line]
 
 
-def _fitting(found: Sweep) -> str:
+def _fitting(sweep: Sweep) -> str:
     """Up to where it fits, and up to where it may."""
-    known = [s for s in found.spots if s.plan]
+    known = [s for s in sweep.spots if s.plan]
     if not known:
-        return f"No value of {title(found.path).lower()} can be planned here."
+        return f"No value of {title(sweep.path).lower()} can be planned here."
     first, final = known[0].value_at, known[-1].value_at
-    where = f"from {text(found.path, first)} to {named(found.path, final)}"
-    if found.edge is None:
+    where = f"from {text(sweep.path, first)} to {named(sweep.path, final)}"
+    if sweep.edge is None:
         if all(s.fits for s in known):
             return f"Fits at every value that was tried, {where}."
         if any(s.possible for s in known):
             return f"Fits for sure at none of these values, {where}; some may fit."
         return f"Fits at no value that was tried, {where}."
-    to = "up to" if found.rises else "from"
+    to = "up to" if sweep.rises else "from"
     also = ""
-    if found.maybe is None:
+    if sweep.maybe is None:
         also = "; the others may fit too"
-    elif found.maybe != found.edge:
-        also = f"; may fit {to} {named(found.path, found.maybe)}"
-    return f"Fits {to} {named(found.path, found.edge)}{also}{'' if found.rises else ' on'}."
+    elif sweep.maybe != sweep.edge:
+        also = f"; may fit {to} {named(sweep.path, sweep.maybe)}"
+    return f"Fits {to} {named(sweep.path, sweep.edge)}{also}{'' if sweep.rises else ' on'}."
 
 
-def _how_many_fit(found: Sweep) -> str:
+def _how_many_fit(sweep: Sweep) -> str:
     """How many values fit, of a field that is no number."""
-    fit = sum(s.fits for s in found.spots)
-    may = sum(bool(s.plan) and s.possible and not s.fits for s in found.spots)
+    fit = sum(s.fits for s in sweep.spots)
+    may = sum(bool(s.plan) and s.possible and not s.fits for s in sweep.spots)
     also = f"; {may} more may fit" if may else ""
-    return f"{fit} of {len(found.spots)} fit{also}. The table says of each why."
+    return f"{fit} of {len(sweep.spots)} fit{also}. The table says of each why."
 
 
-def _best(found: Sweep) -> str:
+def _best(sweep: Sweep) -> str:
     """The best of what fits."""
-    fit = [s for s in found.spots if s.fits and s.value is not None]
+    fit = [s for s in sweep.spots if s.fits and s.value is not None]
     if not fit:
         return ""
-    sign = 1 if found.figure.less_is_better else -1
+    sign = 1 if sweep.figure.less_is_better else -1
     best = min(fit, key=lambda s: sign * (s.value or 0))
-    word = "Least" if found.figure.less_is_better else "Most"
-    value = found.figure.text(best.value or 0)
-    return f"{word} of what fits: {value}, at {named(found.path, best.value_at)}."
+    word = "Least" if sweep.figure.less_is_better else "Most"
+    value = sweep.figure.text(best.value or 0)
+    return f"{word} of what fits: {value}, at {named(sweep.path, best.value_at)}."
 
 
 def accelerators(every: bool) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def _labels() -> Mapping[str, str]:
     return {w: label for w, label in words.items() if w != "none"}
 
 
-def said_of(issue: Issue) -> str:
+def issue_text(issue: Issue) -> str:
     """What is wrong, and what settles it or was done about it, with fields and words as the sidebar
     names them."""
     path = named[0] if (named := PATH.search(issue.field)) else issue.field

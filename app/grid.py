@@ -184,11 +184,11 @@ def _styled(rows: tables.Rows, how: Mapping[str, Column], may: Sequence[bool] | 
         columns[USE] = ["Use" if each else None for each in may]
     styler = pd.DataFrame(columns).style
     for name, of in texts.items():
-        styler = styler.format(partial(_said, of), subset=[name])
+        styler = styler.format(partial(_label, of), subset=[name])
     return styler
 
 
-def _said(words: Mapping[Any, str], value: Any) -> str:
+def _label(words: Mapping[Any, str], value: Any) -> str:
     return words.get(value, "")
 
 

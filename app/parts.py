@@ -13,7 +13,7 @@ import streamlit as st
 from app import charts, given, grid, pins, state, tables, why
 from app.controls import Take
 from app.fields import field as plan_field
-from app.fields import said_of, titles
+from app.fields import issue_text, titles
 from app.text import plain as plain
 from app.text import title_of_plan
 from memcore.errors import Issue
@@ -36,7 +36,7 @@ def listed(issues: Iterable[Issue]) -> str:
 def _issue(issue: Issue) -> str:
     title = titles().get(issue.field)
     name = f"{title} ({issue.field})" if title else issue.field
-    said = plain(said_of(issue))
+    said = plain(issue_text(issue))
     return f"**{plain(name)}**: {said}" if name else said
 
 

@@ -84,12 +84,12 @@ def page(
     if serves and report.serve:
         s, n = report.serve, plan.serve.concurrency
         word = "fits" if s.fits else "over"
-        parts.append(_said(f"Serving {n:,} sequences at once {VERDICTS[word]}.", word))
+        parts.append(_verdict_line(f"Serving {n:,} sequences at once {VERDICTS[word]}.", word))
         parts.append(_bar(bar.of_serving(s, n)))
         rent = ("Rent of all GPUs", _rent(plan))
         lines = [rent, *_figures(book, "serving"), *_calibrated(server)]
         parts.append(_table("Serving", lines))
-    parts += _beside(beside)
+    parts += _side_by_side(beside)
     changed = differences(Plan(), plan).items()
     settings = [(title_of(path), setting(plan, path, value)) for path, value in changed]
     parts.append(_table("Settings that are not the default", settings or [("none", "")]))
@@ -120,7 +120,7 @@ def _table(title: str, lines: Iterable[Line]) -> str:
     return f"<h2>{_safe(title)}</h2><table>{rows}</table>"
 
 
-def _beside(rows: Sequence[Mapping[str, object]]) -> list[str]:
+def _side_by_side(rows: Sequence[Mapping[str, object]]) -> list[str]:
     if not rows:
         return []
     head = "".join(f"<th>{_safe(name)}</th>" for name in rows[0])
@@ -135,21 +135,21 @@ def _bar(drawn: bar.Bar) -> str:
     return f'{bar.small(drawn)}{bar.key(drawn)}<p class="small">{drawn.limit_text}</p>'
 
 
-def _said(verdict: str, word: str) -> str:
+def _verdict_line(verdict: str, word: str) -> str:
     return f'<p class="verdict {word}">{_safe(verdict)}</p>'
 
 
 def _verdict(what: str, word: str, device: Sequence[int], drawn: bar.Bar) -> list[str]:
     low, high = map(gib_text, device)
     said = f"{what} {VERDICTS[word]}: {low} to {high} of {gib_text(drawn.limit)} per GPU."
-    return [_said(said, word), _bar(drawn)]
+    return [_verdict_line(said, word), _bar(drawn)]
 
 
-def _together(found: TogetherMemory) -> list[str]:
-    lines = [(p.label, " to ".join(map(bytes_text, p.device_bytes))) for p in found.phases]
-    drawn = bar.of_together(found)
+def _together(together: TogetherMemory) -> list[str]:
+    lines = [(p.label, " to ".join(map(bytes_text, p.device_bytes))) for p in together.phases]
+    drawn = bar.of_together(together)
     return [
-        *_verdict("The fullest phase", found.verdict, found.device_bytes, drawn),
+        *_verdict("The fullest phase", together.verdict, together.device_bytes, drawn),
         _table("Memory of a GPU in each phase", lines),
     ]
 

@@ -49,7 +49,7 @@ def draw_later() -> None:
     if s.later is None:
         return
     _sleep(QUIET)
-    with turns.turn(_stop_where_asked) as others_first, pausing(others_first):
+    with turns.turn(_stop_if_requested) as others_first, pausing(others_first):
         _draw()
     s.rested = s.plan
 
@@ -67,10 +67,10 @@ def _sleep(seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(turns.MOMENT)
-        _stop_where_asked()
+        _stop_if_requested()
 
 
-def _stop_where_asked() -> None:
+def _stop_if_requested() -> None:
     """End this run where the next one of its session is asked for: Streamlit does so at every look
     at what the session holds."""
     st.session_state.get("memplan")

@@ -148,18 +148,20 @@ def _searched(plan: Plan, now: Options) -> Any:
 # --- what was found ------------------------------------------------------------------------------
 
 
-def _show(found: SearchResult, plan: Plan) -> None:
-    st.markdown(f"**{found.fits:,} of {found.evaluated:,} combinations fit and may be the best.**")
-    if not found.best:
-        _excluded(found)
+def _show(results: SearchResult, plan: Plan) -> None:
+    st.markdown(
+        f"**{results.fits:,} of {results.evaluated:,} combinations fit and may be the best.**"
+    )
+    if not results.best:
+        _excluded(results)
         parts.small(
             "Stopped before anything was found that fits."
-            if found.stopped
+            if results.stopped
             else "Nothing fits. More GPUs, another GPU, or more that may change, might."
         )
         return
-    every = found.points
-    rows = tables.found(every, plan)
+    every = results.points
+    rows = tables.search_results(every, plan)
     first = rows[0]
     gpus = f"{first['GPUs']:,} GPU{'s' * (first['GPUs'] > 1)}"
     here = shared.report(plan).time
@@ -173,26 +175,26 @@ def _show(found: SearchResult, plan: Plan) -> None:
         if best != state.plan():
             st.button("Use the best", key="use_best", on_click=state.replace, args=(best,))
     parts.chart(
-        charts.found(found, plan),
+        charts.search_results(results, plan),
         key="search_front",
         alt="Time of the whole run against GPUs of what was found, with what nothing beats",
         take=lambda i: state.replace(every[i][0].plan),
     )
-    _table(_beside_best(rows, every), every)
-    apart = found.apart
+    _table(_against_best(rows, every), every)
+    apart = results.apart
     told = f"Of one rank are those that differ by less than {apart.words}. " if apart else ""
     parts.small(
         "Rows marked *front* are beaten by nothing in GPUs, time and cost. "
         f"{told}*Use* or a click on a point makes it the plan; click a number to see why."
     )
     parts.download("Search (CSV)", rows, "memplan-search.csv")
-    if found.why:
-        parts.folded("Why the best one wins", _wins, found)
-    if found.excluded:
-        parts.folded("Why the others do not", _excluded, found)
+    if results.why:
+        parts.folded("Why the best one wins", _wins, results)
+    if results.excluded:
+        parts.folded("Why the others do not", _excluded, results)
 
 
-def _beside_best(rows: tables.Rows, every: list[tuple[Point, bool]]) -> tables.Rows:
+def _against_best(rows: tables.Rows, every: list[tuple[Point, bool]]) -> tables.Rows:
     """The rows as the page shows them: what is nearly the best says in what it differs from it."""
     best = every[0][0].plan
     shown = []
@@ -207,12 +209,12 @@ def _beside_best(rows: tables.Rows, every: list[tuple[Point, bool]]) -> tables.R
     return shown
 
 
-def _excluded(found: SearchResult) -> None:
+def _excluded(results: SearchResult) -> None:
     """What is not among them, by the reason."""
     parts.table(
         [
             {"reason": f"{reason[:1].upper()}{reason[1:]}", "combinations": n}
-            for reason, n in sorted(found.excluded.items(), key=lambda each: -each[1])
+            for reason, n in sorted(results.excluded.items(), key=lambda each: -each[1])
         ],
         key="search_excluded",
         alt="How many combinations were excluded, by the reason",
@@ -220,8 +222,8 @@ def _excluded(found: SearchResult) -> None:
     )
 
 
-def _wins(found: SearchResult) -> None:
-    rows = tables.waterfall(found.why)
+def _wins(results: SearchResult) -> None:
+    rows = tables.waterfall(results.why)
     parts.table(
         rows,
         key="search_why",

@@ -49,7 +49,7 @@ STEPS = 40_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Question:
     """A plan, known by its text."""
 
     text: str
@@ -66,12 +66,12 @@ def _for_all(without: Mapping[str, Any] | None = None) -> Callable[[Find[P, R]],
 
     def keeping(find: Find[P, R]) -> Find[P, R]:
         @cached
-        def found(asked: _Asked, *words: P.args, **more: P.kwargs) -> R:
-            return find(asked.plan, *words, **more)
+        def answer(question: _Question, *words: P.args, **more: P.kwargs) -> R:
+            return find(question.plan, *words, **more)
 
         def ask(plan: Plan, /, *words: P.args, **more: P.kwargs) -> R:
             text = plan.model_dump_json(exclude=dict(without or {}))
-            return found(_Asked(text, plan), *words, **more)
+            return answer(_Question(text, plan), *words, **more)
 
         return update_wrapper(ask, find)
 
@@ -82,41 +82,41 @@ TRAINING = {"train": True, "together": True, "run": True}  # what serving alone 
 
 
 @cached
-def _training(asked: _Asked) -> Training | None:
-    return Training.of(asked.plan)
+def _training(question: _Question) -> Training | None:
+    return Training.of(question.plan)
 
 
 @cached
-def _server(asked: _Asked) -> Server | None:
-    return Server.of(asked.plan) if servable(asked.plan.architecture) else None
+def _server(question: _Question) -> Server | None:
+    return Server.of(question.plan) if servable(question.plan.architecture) else None
 
 
 def training(plan: Plan) -> Training | None:
     """Its memory and its time; None where it is not planned."""
-    return _training(_Asked(plan.model_dump_json(), plan))
+    return _training(_Question(plan.model_dump_json(), plan))
 
 
 def server(plan: Plan) -> Server | None:
     """The plan's server, or that of a plan that trains otherwise at the same price of a GPU; None
     where nothing is served."""
-    return _server(_asked_of_server(plan))
+    return _server(_question_of_server(plan))
 
 
-def _asked_of_server(plan: Plan) -> _Asked:
+def _question_of_server(plan: Plan) -> _Question:
     text = plan.model_dump_json(exclude=TRAINING)
-    return _Asked(f"{text}{plan.run.price_per_gpu_hour}", plan)
+    return _Question(f"{text}{plan.run.price_per_gpu_hour}", plan)
 
 
 @cached
-def _served(asked: _Asked) -> Serve | None:
+def _served(question: _Question) -> Serve | None:
     """What the report says of the server: whoever changes the training alone, asks it again."""
-    found = _server(asked)
+    found = _server(question)
     return served_by(found) if found else None
 
 
 @_for_all()
 def report(plan: Plan) -> Report:
-    return evaluate(plan, training(plan), server(plan), _served(_asked_of_server(plan)))
+    return evaluate(plan, training(plan), server(plan), _served(_question_of_server(plan)))
 
 
 @_for_all()

@@ -52,7 +52,7 @@ def requests() -> None:
     if not found:
         parts.absent("A stream of requests")
         return
-    parts.small(parts.plain(stream.asked(found, plan, file)))
+    parts.small(parts.plain(stream.load_text(found, plan, file)))
     for note in found.notes:
         parts.small(parts.plain(note))
     if not stream.served(found):

@@ -104,10 +104,10 @@ def _with_a_change(path: str, lever: Lever, solved: Solved) -> None:
     _use(f"with_{path}", solved, f"{change} and {field(path).title} {solved.value:,}")
 
 
-def _use(key: str, found: Solved, sets: str) -> None:
+def _use(key: str, solved: Solved, sets: str) -> None:
     """A button that goes on with what was found."""
     st.button(
-        "Use", key=f"use_{key}", on_click=state.replace, args=(found.plan,), help=f"Sets {sets}."
+        "Use", key=f"use_{key}", on_click=state.replace, args=(solved.plan,), help=f"Sets {sets}."
     )
 
 
@@ -124,10 +124,10 @@ def _to_train() -> None:
             _answer("cluster.gpus", f"Fewest GPUs {said}", "{:,}", found)
 
 
-def _answer(path: str, label: str, text: str, found: Solved) -> None:
-    if found.value is None:
+def _answer(path: str, label: str, text: str, solved: Solved) -> None:
+    if solved.value is None:
         parts.small(f"{label}: **none**", "content")
         return
-    parts.small(f"{label}: **{text.format(found.value)}**", "content")
-    if state.drafted(path) != found.value:
-        _use(path, found, f"{field(path).title} {text.format(found.value)}")
+    parts.small(f"{label}: **{text.format(solved.value)}**", "content")
+    if state.drafted(path) != solved.value:
+        _use(path, solved, f"{field(path).title} {text.format(solved.value)}")

@@ -52,7 +52,7 @@ def served(stream: Stream) -> bool:
     return any(r.completed for r in stream.runs)
 
 
-def asked(stream: Stream, plan: Plan, file: str) -> str:
+def load_text(stream: Stream, plan: Plan, file: str) -> str:
     """What was simulated, in a sentence or two."""
     s = plan.serve
     rate = f"{s.arrival_rate:,.4g} a second"
@@ -169,17 +169,17 @@ def legend(stream: Stream) -> str:
     return elements.text("strategies", refused=refused, table=table)
 
 
-def load_legend(found: Sequence[Load], plan: Plan) -> str:
+def load_legend(loads: Sequence[Load], plan: Plan) -> str:
     """What the rates are, and up to which one the targets hold."""
-    if not found:
+    if not loads:
         return ""
     each = (
-        f"{found[0].run.requests:,} requests of the plan's stream at each of {len(found)} rates"
-        f"{_own_rate(found, plan)}."
+        f"{loads[0].run.requests:,} requests of the plan's stream at each of {len(loads)} rates"
+        f"{_rate_of_plan(loads, plan)}."
     )
-    if found[0].run.attained is None:
+    if loads[0].run.attained is None:
         return f"{each} With a target above, its share of requests is counted too."
-    best = sustained(found)
+    best = sustained(loads)
     if best is None:
         return f"{each} Not even the lowest rate keeps {ENOUGH:.0%} of requests within the targets."
     return (
@@ -188,7 +188,7 @@ def load_legend(found: Sequence[Load], plan: Plan) -> str:
     )
 
 
-def _own_rate(found: Sequence[Load], plan: Plan) -> str:
+def _rate_of_plan(loads: Sequence[Load], plan: Plan) -> str:
     """Where the plan's own rate is on the chart, if it has one."""
     s = plan.serve
     if s.arrivals not in TIMED:
@@ -199,7 +199,7 @@ def _own_rate(found: Sequence[Load], plan: Plan) -> str:
             f"{s.arrival_rate:,.4g} a second, which is only an example (yours is *Arrival rate*, "
             "in the sidebar under *Request stream*)"
         )
-    if s.arrival_rate <= found[-1].rate:
+    if s.arrival_rate <= loads[-1].rate:
         return f"; the dotted line is {rate}"
     return f"; {rate}, is more than one replica serves"
 
@@ -243,9 +243,9 @@ def speeds(curve: Sequence[Point]) -> Rows:
     ]
 
 
-def load_rows(found: Sequence[Load]) -> Rows:
+def load_rows(loads: Sequence[Load]) -> Rows:
     """Every rate's figures."""
-    return [{n: v for n, v in load.row().items() if n != "label"} for load in found]
+    return [{n: v for n, v in load.row().items() if n != "label"} for load in loads]
 
 
 # --- charts --------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def shares(stream: Stream) -> go.Figure:
     return drawn.update_layout(margin={"t": 72})
 
 
-def load(found: Sequence[Load], quantity: str, plan: Plan) -> go.Figure:
+def load(loads: Sequence[Load], quantity: str, plan: Plan) -> go.Figure:
     """A latency, or the share of requests within the targets, against the arrival rate."""
     name, scale, unit = LOADS[quantity]
     s, share = plan.serve, quantity == "attained"
@@ -311,7 +311,7 @@ def load(found: Sequence[Load], quantity: str, plan: Plan) -> go.Figure:
         lines = {name: ("", quantity)}
     traces, values = [], []
     for (label, (part, q)), (colour, dash) in zip(lines.items(), LOAD_LINES, strict=False):
-        of = [(each.rate, getattr(each.run, part) if part else each.run) for each in found]
+        of = [(each.rate, getattr(each.run, part) if part else each.run) for each in loads]
         at = [(x, scale * (getattr(v, q) or 0.0)) for x, v in of if v is not None]
         values += [y for _, y in at]
         said = "{:.1f}%".format if share else seconds_text
@@ -319,7 +319,7 @@ def load(found: Sequence[Load], quantity: str, plan: Plan) -> go.Figure:
         traces.append(points(label, rows, colour, "lines+markers", dash))
     target = {"ttft": s.target_ttft, "tpot": s.target_tpot}.get(quantity, 0.0)
     rules = [rule("y", target)] if target else []
-    if s.arrivals in TIMED and found and s.arrival_rate <= found[-1].rate:
+    if s.arrivals in TIMED and loads and s.arrival_rate <= loads[-1].rate:
         rules.append(rule("x", s.arrival_rate, colour=palette.OVERHEAD[1], dash="dot"))
     axis = {"range": [0, 104]} if share else _times(values, target)
     return _chart(

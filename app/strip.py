@@ -67,7 +67,7 @@ def draw(place: str) -> None:
         _serving_print(serve)
     else:
         _small_print(report, pinned, "The training step alone:" if together else "")
-        if not _whole(report):
+        if not _is_complete(report):
             for note in report.notes:
                 st.info(plain(in_words(note)), icon=":material/info:")
 
@@ -300,7 +300,7 @@ def _small_print(report: Report, pinned: Report | None, of: str = "") -> None:
             )
         )  # fmt: skip
     items.append(Item(f"{report.parameters:,} parameters", "parameters"))
-    if _whole(report):  # else the notes say what is missing, and have a place of their own
+    if _is_complete(report):  # else the notes say what is missing, and have a place of their own
         items += map(Item, map(in_words, _of_training(report)))
     line.draw(items, "small_print")
 
@@ -327,25 +327,25 @@ def _of_training(report: Report) -> list[str]:
     return [note for note in report.notes if note not in served]
 
 
-def _whole(report: Report) -> bool:
+def _is_complete(report: Report) -> bool:
     """Whether every part of the report was computed."""
     return None not in (report.memory, report.time, report.serve)
 
 
-def _together(found: TogetherMemory) -> None:
+def _together(together: TogetherMemory) -> None:
     """Whether every phase fits, which is the fullest, and what the host holds."""
-    low, high = found.device_bytes
-    fullest = next(phase.label for phase in found.phases if phase.id == found.peak)
+    low, high = together.device_bytes
+    fullest = next(phase.label for phase in together.phases if phase.id == together.peak)
     host = ""
-    if found.dram_bytes >= parts.WORTH_SAYING * found.dram_capacity_bytes:
-        room = bytes_text(found.dram_capacity_bytes)
-        host = f" Host DRAM of a node: {bytes_text(found.dram_bytes)} of {room}."
+    if together.dram_bytes >= parts.WORTH_SAYING * together.dram_capacity_bytes:
+        room = bytes_text(together.dram_capacity_bytes)
+        host = f" Host DRAM of a node: {bytes_text(together.dram_bytes)} of {room}."
     said = (
-        f"{_span(low, high)} of {gib_text(found.capacity_bytes)} per GPU, in: "
-        f"{fullest}. An engine's cache holds {found.kv_capacity_tokens:,} tokens.{host}"
+        f"{_span(low, high)} of {gib_text(together.capacity_bytes)} per GPU, in: "
+        f"{fullest}. An engine's cache holds {together.kv_capacity_tokens:,} tokens.{host}"
     )
-    line.draw([_verdict(found.verdict, TOGETHER, said, "together.fits")], "strip_line")
-    _memory_bar(bar.of_together(found))
+    line.draw([_verdict(together.verdict, TOGETHER, said, "together.fits")], "strip_line")
+    _memory_bar(bar.of_together(together))
 
 
 # --- serving -------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ def _late(seconds: float | None, target: float) -> str:
     return f", not within {seconds_text(target)}" if missed else ""
 
 
-def _own(note: str) -> str:
+def _note_text(note: str) -> str:
     """A note on the page that it is about."""
     said = in_words(note.removeprefix(f"{SERVING}: "))
     return said[:1].upper() + said[1:]
@@ -448,5 +448,5 @@ def _serving_print(serve: Serve) -> None:
         )
         items.append(Item(speeds))
     notes = (*plan.architecture.notes, *serving_notes(plan, serve))
-    items += (Item(_own(note)) for note in notes if said not in note)  # the verdict says it
+    items += (Item(_note_text(note)) for note in notes if said not in note)  # the verdict says it
     line.draw(items, "small_print")

@@ -12,7 +12,7 @@ from app.charts.memory import over_time as over_time
 from app.charts.memory import shown_stages as shown_stages
 from app.charts.memory import strip as strip
 from app.charts.memory import timeline as timeline
-from app.charts.search import found as found
+from app.charts.search import search_results as search_results
 from app.charts.serve import serving_memory as serving_memory
 from app.charts.serve import together as together
 from app.charts.tiers import tiers as tiers

@@ -49,10 +49,10 @@ MARK = "#7A7F87"  # lines that are no data: seen on both themes
 CLICK = "<br>click: this plan"
 
 
-def swept(found: Sweep, own: Any) -> go.Figure:
+def swept(sweep: Sweep, own: Any) -> go.Figure:
     """A number against the values of a field: numbers along an axis, words as bars. Memory is drawn
     part by part, under the line of what there is of it. `own` is the plan's value."""
-    return _along(found, own) if is_number(found.path) else _words(found, own)
+    return _along(sweep, own) if is_number(sweep.path) else _words(sweep, own)
 
 
 def scale(of: Figure) -> float:
@@ -60,22 +60,22 @@ def scale(of: Figure) -> float:
     return GiB if of.unit == "GiB" else 1.0
 
 
-def hover(found: Sweep, s: Spot) -> str:
+def hover(sweep: Sweep, s: Spot) -> str:
     """What a point says: its value, the number, whether it fits, and what had to follow."""
-    lines = [f"<b>{exploring.named(found.path, s.value_at)}</b>"]
-    if found.figure.parts:
+    lines = [f"<b>{exploring.named(sweep.path, s.value_at)}</b>"]
+    if sweep.figure.parts:
         whole = " to ".join(dict.fromkeys(map(bytes_text, (s.low, s.high))))
         lines.append(f"{whole} of {bytes_text(s.limit)}")
         lines += [f"{PART_NAMES[name]}: {bytes_text(n)}" for name, n in s.parts.items() if n]
     elif s.value is not None:
-        lines.append(f"{found.figure.title}: {found.figure.text(s.value)}")
+        lines.append(f"{sweep.figure.title}: {sweep.figure.text(s.value)}")
     lines.append(MARKS[s.verdict][2])
     lines += [f"with {exploring.title(p)}: {exploring.text(p, v)}" for p, v in s.with_.items()]
     return "<br>".join(lines)
 
 
-def _shown(found: Sweep) -> list[Spot]:
-    return [s for s in found.spots if s.plan and s.value is not None]
+def _shown(sweep: Sweep) -> list[Spot]:
+    return [s for s in sweep.spots if s.plan and s.value is not None]
 
 
 def _number_axis(of: Figure, low: float, high: float) -> dict[str, Any]:
@@ -87,10 +87,10 @@ def _number_axis(of: Figure, low: float, high: float) -> dict[str, Any]:
     }
 
 
-def _along(found: Sweep, own: Any) -> go.Figure:
-    spots = _shown(found)
+def _along(sweep: Sweep, own: Any) -> go.Figure:
+    spots = _shown(sweep)
     xs = [s.value_at for s in spots]
-    of, unit = found.figure, scale(found.figure)
+    of, unit = sweep.figure, scale(sweep.figure)
     ys = [(s.value or 0) / unit for s in spots]
     traces: list[Trace] = []
     if of.parts:
@@ -103,7 +103,7 @@ def _along(found: Sweep, own: Any) -> go.Figure:
         points(
             name,
             [
-                (s.value_at, (s.value or 0) / unit, hover(found, s) + CLICK, s.value_at)
+                (s.value_at, (s.value or 0) / unit, hover(sweep, s) + CLICK, s.value_at)
                 for s in spots
                 if s.verdict == verdict
             ],
@@ -119,15 +119,15 @@ def _along(found: Sweep, own: Any) -> go.Figure:
         top = max(limit / unit, min(top, HIGHEST * limit / unit))
     elif of.zero_line:  # below zero it does not fit: how far, is no question
         bottom = max(bottom, -max(top, 0.2 * limit / unit))
-    title = f"{exploring.title(found.path)}{f' ({u})' if (u := exploring.unit(found.path)) else ''}"
+    title = f"{exploring.title(sweep.path)}{f' ({u})' if (u := exploring.unit(sweep.path)) else ''}"
     if plan := next((s.plan for s in spots if s.plan), None):
         title = counted(title, plan.architecture.unit)
     return figure(
         traces,
         height=HEIGHT,
-        xaxis={"title": title, **_axis(xs, (found.edge, found.maybe))},
+        xaxis={"title": title, **_axis(xs, (sweep.edge, sweep.maybe))},
         yaxis=_number_axis(of, 1.05 * bottom, 1.08 * top),
-        rules=_rules(found, own, limit, xs),
+        rules=_rules(sweep, own, limit, xs),
         **(_cut(spots, 1.08 * top) if of.parts else {}),
         margin={"l": 8, "r": 16, "t": 56, "b": 8},
     )
@@ -177,7 +177,7 @@ def _parts(spots: Sequence[Spot]) -> list[tuple[Series, list[int]]]:
     return [(series, sizes) for series, sizes in parts if any(sizes)]
 
 
-def _rules(found: Sweep, own: Any, limit: int, xs: Sequence[Any]) -> list[Rule]:
+def _rules(sweep: Sweep, own: Any, limit: int, xs: Sequence[Any]) -> list[Rule]:
     """The capacity, up to where it fits, and the plan on the page."""
     log = _axis(xs).get("type") == "log"
     low, high = min(xs, default=1), max(xs, default=2)
@@ -194,31 +194,31 @@ def _rules(found: Sweep, own: Any, limit: int, xs: Sequence[Any]) -> list[Rule]:
         return rule("x", x, f"<b>{text}</b>", MARK, dash, to, **words)
 
     rules: list[Rule] = []
-    if found.figure.parts:
-        rules.append(capacity(limit, "Budget" if found.figure.serves else "Capacity", "y"))
-    elif found.figure.zero_line:
+    if sweep.figure.parts:
+        rules.append(capacity(limit, "Budget" if sweep.figure.serves else "Capacity", "y"))
+    elif sweep.figure.zero_line:
         rules.append(rule("y", 0, "Nothing to spare"))
-    edge = found.edge
+    edge = sweep.edge
     if edge is not None:
         # On the side that fits, where the areas are low, as long as there is room.
-        to, room = ("fits up to", 0.4) if found.rises else ("fits from", 0.6)
-        said = f"{to} {exploring.text(found.path, edge)}"
+        to, room = ("fits up to", 0.4) if sweep.rises else ("fits from", 0.6)
+        said = f"{to} {exploring.text(sweep.path, edge)}"
         rules.append(down(edge, said, "dash", 1.0, along(edge) > room))
     if own is not None and xs and low <= own <= high:
         # Lower, so that its line ends below the other's words; away from the other line, but at
         # the chart's ends inwards.
         share = along(own)
         left = share > 0.8 or (share > 0.2 and (share > 0.5 if edge is None else own < edge))
-        said = f"this plan: {exploring.text(found.path, own)}"
+        said = f"this plan: {exploring.text(sweep.path, own)}"
         rules.append(down(own, said, "dot", 0.93, left))
     return rules
 
 
-def _words(found: Sweep, own: Any) -> go.Figure:
-    spots = _shown(found)
-    of, unit = found.figure, scale(found.figure)
-    labels = [_label(found.path, s, s.value_at == own) for s in spots]
-    texts = [hover(found, s) + CLICK for s in spots]
+def _words(sweep: Sweep, own: Any) -> go.Figure:
+    spots = _shown(sweep)
+    of, unit = sweep.figure, scale(sweep.figure)
+    labels = [_label(sweep.path, s, s.value_at == own) for s in spots]
+    texts = [hover(sweep, s) + CLICK for s in spots]
     values = [(s.value or 0) / unit for s in spots]
     rows = list(zip(labels, spots, texts, strict=True))
     least, most = min([0.0, *values]), max([0.0, *values])
@@ -284,13 +284,13 @@ CELL = 24  # pixels of a row of a map
 LOGARITHMIC = 20  # from the least to the most, from which on colours are logarithmic
 
 
-def mapped(found: Map, own: tuple[Any, Any]) -> go.Figure:
+def mapped(cells: Map, own: tuple[Any, Any]) -> go.Figure:
     """Two fields against a number, as a field of cells, each of which is a plan. What does not fit
     has a cross, what may fit a question mark; a thick line is the frontier, a frame this plan.
     `own`: the plan's values, across and down."""
-    columns = [exploring.text(found.across, x) for x in found.columns]
-    rows = [exploring.text(found.down, y) for y in found.rows]
-    known = [s.value for line in found.spots for s in line if s.possible and s.value is not None]
+    columns = [exploring.text(cells.across, x) for x in cells.columns]
+    rows = [exploring.text(cells.down, y) for y in cells.rows]
+    known = [s.value for line in cells.spots for s in line if s.possible and s.value is not None]
     log = bool(known) and min(known) > 0 and max(known) / min(known) > LOGARITHMIC
 
     def height(s: Spot) -> float | None:
@@ -300,8 +300,8 @@ def mapped(found: Map, own: tuple[Any, Any]) -> go.Figure:
 
     field = {
         "type": "heatmap",
-        "z": [[height(s) for s in line] for line in found.spots],
-        "text": [[_cell(found, s) for s in line] for line in found.spots],
+        "z": [[height(s) for s in line] for line in cells.spots],
+        "text": [[_cell(cells, s) for s in line] for line in cells.spots],
         "texttemplate": "%{text}",
         "textfont": {"size": 11},
         "colorscale": [[i / (len(palette.RAMP) - 1), c] for i, c in enumerate(palette.RAMP)],
@@ -314,7 +314,7 @@ def mapped(found: Map, own: tuple[Any, Any]) -> go.Figure:
     marks = points(  # a field of cells by itself cannot be clicked
         "",
         [
-            (x, y, cell_words(found, found.spots[y][x], found.columns[x], found.rows[y]), i)
+            (x, y, cell_words(cells, cells.spots[y][x], cells.columns[x], cells.rows[y]), i)
             for i, (x, y) in enumerate(places)
         ],
         "#000000",
@@ -324,7 +324,7 @@ def mapped(found: Map, own: tuple[Any, Any]) -> go.Figure:
     frame = [
         _edge(x - 0.5, x + 0.5, y - 0.5, y + 0.5, "rect", palette.OURS)
         for x, y in places
-        if (found.columns[x], found.rows[y]) == own
+        if (cells.columns[x], cells.rows[y]) == own
     ]
     plain: dict[str, Any] = {"showgrid": False, "zeroline": False}
     across = {"tickvals": list(range(len(columns))), "ticktext": columns, **plain}
@@ -333,18 +333,18 @@ def mapped(found: Map, own: tuple[Any, Any]) -> go.Figure:
         [field, marks],
         height=120 + CELL * len(rows),
         margin={"l": 8, "r": 16, "t": 8, "b": 8},
-        xaxis={"title": exploring.title(found.across), **across},
-        yaxis={"title": exploring.title(found.down), **down},
-        shapes=[*_frontier(found.spots), *frame],
+        xaxis={"title": exploring.title(cells.across), **across},
+        yaxis={"title": exploring.title(cells.down), **down},
+        shapes=[*_frontier(cells.spots), *frame],
         showlegend=False,
     )
 
 
-def _cell(found: Map, s: Spot) -> str:
+def _cell(cells: Map, s: Spot) -> str:
     """What stands in a cell."""
     if s.value is None or s.verdict == "over":
         return "✕" if s.verdict == "over" else ""
-    return f"{found.figure.text(s.value)}{' ?' * (s.verdict == 'tight')}"
+    return f"{cells.figure.text(s.value)}{' ?' * (s.verdict == 'tight')}"
 
 
 def _edge(
@@ -366,12 +366,12 @@ def _frontier(spots: Sequence[Sequence[Spot]]) -> Iterator[dict[str, Any]]:
                     yield _edge(x + dx - 0.5, x + 0.5, y + dy - 0.5, y + 0.5)
 
 
-def cell_words(found: Map, s: Spot, x: Any, y: Any) -> str:
+def cell_words(cells: Map, s: Spot, x: Any, y: Any) -> str:
     """All of a cell in words."""
-    lines = [exploring.named(found.across, x), exploring.named(found.down, y)]
+    lines = [exploring.named(cells.across, x), exploring.named(cells.down, y)]
     if s.plan is None:
         return "<br>".join([*lines, f"cannot be planned: {s.why_not}"])
     if s.value is not None:
-        lines.append(f"{found.figure.title}: {found.figure.text(s.value)}")
+        lines.append(f"{cells.figure.title}: {cells.figure.text(s.value)}")
     lines.append(VERDICTS.get(s.verdict, ""))
     return "<br>".join(lines)

@@ -14,7 +14,7 @@ MOST_SAID = 8  # changes that hovering names
 HOURS = 3600
 
 
-def found(of: SearchResult, here: Plan) -> go.Figure:
+def search_results(of: SearchResult, here: Plan) -> go.Figure:
     """Time of the whole run against GPUs: the best, and the front that nothing beats. A click makes
     a point the plan; its number is as in the table."""
     numbered = sorted(enumerate(of.points), key=lambda n: n[1][0].figures["gpus"])  # a line goes on

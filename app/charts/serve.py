@@ -47,18 +47,18 @@ def serving_memory(serve: Serve, concurrency: int) -> go.Figure:
     )
 
 
-def together(found: TogetherMemory) -> go.Figure:
+def together(together: TogetherMemory) -> go.Figure:
     """Each phase of a step that trains and serves on the same GPUs, against one GPU's capacity."""
     marks: list[Mark] = []
     for part, title in PARTS.items():
         series = Series(title, palette.TOGETHER[part])
-        for i, phase in enumerate(found.phases):
+        for i, phase in enumerate(together.phases):
             path = f"together.phases.{i}.parts.{part}"
             marks.append(of_bytes(phase.label, series, phase.parts.get(part, 0), path))
-    for i, phase in enumerate(found.phases):
+    for i, phase in enumerate(together.phases):
         over = phase.device_bytes[0] - phase.bytes
         path = f"together.phases.{i}.device_bytes"
         marks.append(of_bytes(phase.label, Series(*palette.OVERHEAD), over, path))
-    reach = 1.03 * max(found.capacity_bytes, found.device_bytes[1]) / GiB
-    rows = [phase.label for phase in found.phases]
-    return stacked(marks, rows, "GiB", capacity(found.capacity_bytes), reach=reach)
+    reach = 1.03 * max(together.capacity_bytes, together.device_bytes[1]) / GiB
+    rows = [phase.label for phase in together.phases]
+    return stacked(marks, rows, "GiB", capacity(together.capacity_bytes), reach=reach)

@@ -52,7 +52,7 @@ from app.tables.memory import overheads as overheads
 from app.tables.memory import timeline as timeline
 from app.tables.search import FOUND_COLUMNS as FOUND_COLUMNS
 from app.tables.search import changes as changes
-from app.tables.search import found as found
+from app.tables.search import search_results as search_results
 from app.tables.serve import limits as limits
 from app.tables.serve import together as together
 from app.tables.tiers import in_tiers as in_tiers

@@ -16,13 +16,13 @@ from memcore.search.result import Point
 from memcore.units import bytes_text, money_text, rent_text, seconds_or_dash, seconds_text
 
 
-def swept(found: Sweep) -> Rows:
+def swept(sweep: Sweep) -> Rows:
     """Each value of a field, with what the number is there."""
-    of = found.figure
-    name = exploring.title(found.path)
+    of = sweep.figure
+    name = exploring.title(sweep.path)
     return [
         {
-            name: exploring.text(found.path, s.value_at),
+            name: exploring.text(sweep.path, s.value_at),
             "verdict": VERDICTS.get(s.verdict, "cannot be planned"),
             of.title: "" if s.value is None else of.text(s.value),
             "memory": " to ".join(dict.fromkeys(map(bytes_text, (s.low, s.high))))
@@ -33,7 +33,7 @@ def swept(found: Sweep) -> Rows:
             "remark": s.why_not
             or ", ".join(f"with {exploring.title(p)} {exploring.text(p, v)}"
                          for p, v in s.with_.items()),
-            "field": found.path,
+            "field": sweep.path,
             "to": s.value_at,
             "value": s.value,
             "unit": "bytes" if of.unit == "GiB" else of.unit,
@@ -43,7 +43,7 @@ def swept(found: Sweep) -> Rows:
             **{f"{part}_bytes": n for part, n in s.parts.items()},
             PATH: of.path if s.plan and s.value is not None else "",
         }
-        for s in found.spots
+        for s in sweep.spots
     ]  # fmt: skip
 
 
@@ -129,20 +129,20 @@ def trainers(found: Sequence[Booking]) -> Rows:
     ]
 
 
-def mapped(found: Map) -> Rows:
+def mapped(cells: Map) -> Rows:
     """The cells of a map of two fields."""
     return [
         {
-            exploring.title(found.down): exploring.text(found.down, y),
-            exploring.title(found.across): exploring.text(found.across, x),
+            exploring.title(cells.down): exploring.text(cells.down, y),
+            exploring.title(cells.across): exploring.text(cells.across, x),
             "verdict": VERDICTS.get(s.verdict, f"cannot be planned: {s.why_not}"),
-            "number": found.figure.title,
+            "number": cells.figure.title,
             "value": s.value,
-            "unit": "bytes" if found.figure.unit == "GiB" else found.figure.unit,
+            "unit": "bytes" if cells.figure.unit == "GiB" else cells.figure.unit,
             "low_bytes": s.low if s.plan else None,
             "high_bytes": s.high if s.plan else None,
             "limit_bytes": s.limit if s.plan else None,
         }
-        for y, line in zip(found.rows, found.spots, strict=True)
-        for x, s in zip(found.columns, line, strict=True)
+        for y, line in zip(cells.rows, cells.spots, strict=True)
+        for x, s in zip(cells.columns, line, strict=True)
     ]

@@ -17,7 +17,7 @@ FOUND_COLUMNS = (
 )
 
 
-def found(points: Sequence[tuple[Point, bool]], here: Plan) -> Rows:
+def search_results(points: Sequence[tuple[Point, bool]], here: Plan) -> Rows:
     """The best, and what nothing beats. Each row has its own plan as a link's query."""
     rows: Rows = []
     for p, of_front in points:

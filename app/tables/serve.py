@@ -14,10 +14,10 @@ from memcore.together.scene import PARTS
 from memcore.units import bytes_text
 
 
-def together(found: TogetherMemory) -> Rows:
+def together(together: TogetherMemory) -> Rows:
     """Each part of each phase of a step that trains and serves on the same GPUs."""
     rows = []
-    for i, phase in enumerate(found.phases):
+    for i, phase in enumerate(together.phases):
         sizes = [("in all", phase.bytes, f"together.phases.{i}.bytes")]
         sizes += [
             (PARTS[part], size, f"together.phases.{i}.parts.{part}")

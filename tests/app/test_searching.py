@@ -39,7 +39,7 @@ def test_a_search_is_found_stays_while_the_plan_moves_and_each_row_is_its_plan()
     assert list(table["rank"][: len(found.best)]) == [f"{p.rank:,}" for p in found.best]
     assert any(f"{found.fits:,} of {found.evaluated:,}" in m.value for m in at.markdown)
     assert at.button(key="search_go").disabled
-    for row, step in zip(tables.found(points, SMALL)[:3], table["step"], strict=False):
+    for row, step in zip(tables.search_results(points, SMALL)[:3], table["step"], strict=False):
         query = row["query"]
         plan, issues = decode(dict(pair.split("=", 1) for pair in query.split("&")))
         time = evaluate(plan).time
@@ -61,8 +61,8 @@ def test_a_search_is_found_stays_while_the_plan_moves_and_each_row_is_its_plan()
     assert {p.plan.model_dump_json() for p, of_front in points if of_front} == {
         p.plan.model_dump_json() for p in found.pareto
     }
-    drawn = charts.found(found, SMALL).data
+    drawn = charts.search_results(found, SMALL).data
     for trace in drawn:
         assert list(trace["x"]) == sorted(trace["x"])
     marks = sum(len(trace["x"]) for trace in drawn)
-    assert marks == len(points) == len(tables.found(points, SMALL))
+    assert marks == len(points) == len(tables.search_results(points, SMALL))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.fields import field, in_group, said_of
+from app.fields import field, in_group, issue_text
 from app.sidebar import OWN
 from memcore.errors import PlanError
 from memcore.models import catalog
@@ -85,9 +85,9 @@ def test_a_refusal_speaks_as_the_sidebar_does(
 ) -> None:
     with pytest.raises(PlanError) as refused:
         Plan.of({"train": train})
-    assert f"{why}; {settles}" in [said_of(issue) for issue in refused.value.issues]
+    assert f"{why}; {settles}" in [issue_text(issue) for issue in refused.value.issues]
 
 
 def test_what_a_link_had_to_give_up_is_said_once() -> None:
     _, (issue,) = decode({"v": "2", "fw": "megatron"})
-    assert said_of(issue) == "Megatron-LM does not run Hugging Face. Now Kernels: Megatron"
+    assert issue_text(issue) == "Megatron-LM does not run Hugging Face. Now Kernels: Megatron"

@@ -116,8 +116,8 @@ def _heads(columns: Sequence[Column]) -> None:
                 max_chars=MAX_NAME,
                 label_visibility="collapsed",
             )
-            said = [] if alike else [plain(whats[i])]
-            parts.small(", ".join([*said, *(["**on the page**"] if here else [])]) or "&nbsp;")
+            lines = [] if alike else [plain(whats[i])]
+            parts.small(", ".join([*lines, *(["**on the page**"] if here else [])]) or "&nbsp;")
             with st.container(horizontal=True, gap="small", key=f"compare_do_{i}"):
                 if c.pin is None:
                     st.button(
@@ -170,9 +170,9 @@ def _bars(columns: Sequence[Column]) -> None:
     )
     drawn = [(c, of) for c in columns if (of := _bar(c, kind))]
     with st.container(gap=None, key="compare_bars"):
-        for i, (c, (_, said, path)) in enumerate(drawn):
+        for i, (c, (_, text, path)) in enumerate(drawn):
             st.button(
-                f"**{plain(c.name)}** {plain(said)}",
+                f"**{plain(c.name)}** {plain(text)}",
                 key=f"why_compare_{i}",
                 on_click=why.opened,
                 args=(path, c.plan),
@@ -201,8 +201,8 @@ def _bar(c: Column, kind: str) -> tuple[Bar, str, str] | None:
     if kind == SERVES and serve:
         word = VERDICTS["fits" if serve.fits else "over"]
         asked = f"{c.plan.serve.concurrency:,} sequences asked for"
-        said = f"{word}: {asked}, {serve.max_concurrency:,} fit"
-        return bar.of_serving(serve, c.plan.serve.concurrency), said, "serve.fits"
+        text = f"{word}: {asked}, {serve.max_concurrency:,} fit"
+        return bar.of_serving(serve, c.plan.serve.concurrency), text, "serve.fits"
     return None
 
 

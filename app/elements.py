@@ -17,8 +17,8 @@ PAGES = tomllib.loads(PRESETS.joinpath("pages.toml").read_text(encoding="utf-8")
 
 def text(name: str, **words: Any) -> str:
     """A text of the pages, with words of this plan in it."""
-    said: str = PAGES["texts"][name]
-    return said.format(**words) if words else said
+    shown: str = PAGES["texts"][name]
+    return shown.format(**words) if words else shown
 
 
 def caption(name: str, **words: Any) -> None:

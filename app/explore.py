@@ -183,9 +183,9 @@ def _sweep(plan: Plan, now: Question) -> None:
     own = engine.here(plan, now.across)
     name = exploring.title(now.across)
     unit = plan.architecture.unit
-    said = [counted(text, unit) for text in exploring.says(found)]
+    words = [counted(text, unit) for text in exploring.says(found)]
     left, right = st.columns([4, 1], vertical_alignment="center")
-    left.markdown(" ".join([f"**{plain(said[0])}**", *map(plain, said[1:])]))
+    left.markdown(" ".join([f"**{plain(words[0])}**", *map(plain, words[1:])]))
     if engine.is_number(now.across):
         edge = found.edge if found.edge is not None else own
         right.button(
@@ -206,7 +206,7 @@ def _sweep(plan: Plan, now: Question) -> None:
         parts.chart(
             charts.swept(found, own),
             key="explore_swept",
-            alt=f"{found.figure.title} against {name}. {' '.join(said)}",
+            alt=f"{found.figure.title} against {name}. {' '.join(words)}",
             take=take,
         )
         elements.caption("swept")
@@ -318,18 +318,18 @@ def _gpus(plan: Plan, now: Question) -> None:
     answer, by = shared.servers(plan, now.every), given.predicted_server()
     found, s = (with_calibrated(answer, by) if by else answer).best, plan.serve
     lengths = f"{s.prompt_len:,} prompt and {s.output_len:,} output tokens"
-    said = f"{s.concurrency:,} users at once of {lengths}"
+    text = f"{s.concurrency:,} users at once of {lengths}"
     if found:
         tried = len(exploring.accelerators(now.every))
         first = "Cheapest" if "cost_per_hour" in found[0].figures else "First"
         st.markdown(
-            f"**{plain(said)}: {len(found)} of {tried} accelerators serve them.** "
+            f"**{plain(text)}: {len(found)} of {tried} accelerators serve them.** "
             f"{first}: {plain(tables.server_text_of(found[0]))}. Of the others no node has the "
             f"memory{', or they miss the latency targets' if Targets.of(plan) != ANY else ''}: "
             "*Pipeline parallel, serving* spreads a replica over several."
         )
     else:
-        st.markdown(f"**{plain(said)}: nothing with up to 64 ranks in one node serves them.**")
+        st.markdown(f"**{plain(text)}: nothing with up to 64 ranks in one node serves them.**")
         if answer.nearest:
             point, misses = answer.nearest
             parts.small(f"The nearest: {plain(tables.server_text_of(point))}. There {misses}.")

@@ -39,12 +39,12 @@ def text(path: str, value: Any) -> str:
 
 def named(path: str, value: Any) -> str:
     """A value with its unit: '17,920 tokens'; of what has none with its field: 'micro-batch 8'."""
-    said = text(path, value)
+    words = text(path, value)
     if of := unit(path):
-        return f"{said} {of.removesuffix('s') if value == 1 else of}"
+        return f"{words} {of.removesuffix('s') if value == 1 else of}"
     if path == "cluster.gpus":
-        return f"{said} GPU{'s' * (value != 1)}"
-    return said if not is_number(path) else f"{title(path).lower()} {said}"
+        return f"{words} GPU{'s' * (value != 1)}"
+    return words if not is_number(path) else f"{title(path).lower()} {words}"
 
 
 def says(sweep: Sweep) -> list[str]:

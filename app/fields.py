@@ -40,8 +40,8 @@ class Field:
 
     @property
     def label(self) -> str:
-        said = not self.unit or self.unit in self.title.lower().split()
-        return self.title if said else f"{self.title} ({self.unit})"
+        is_named = not self.unit or self.unit in self.title.lower().split()
+        return self.title if is_named else f"{self.title} ({self.unit})"
 
     @property
     def full_help(self) -> str:

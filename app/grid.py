@@ -237,8 +237,8 @@ def _values(rows: tables.Rows, name: str, column: Column) -> list[Any] | None:
 
 def _number(value: Any) -> Any:
     """What a word stands for that is a number, or percents."""
-    said = SAID.fullmatch(value) if isinstance(value, str) else None
-    return float(said[2].replace(",", "")) if said else value
+    match = SAID.fullmatch(value) if isinstance(value, str) else None
+    return float(match[2].replace(",", "")) if match else value
 
 
 def _text(value: Any, column: Column) -> str:

@@ -78,12 +78,12 @@ def phases() -> None:
     fits = sum(r.verdict == "fits" for r in found)
     together = state.report().together
     if together and together.fits:
-        said = f"Every phase fits; {len(found)} changes free memory in the fullest"
+        text = f"Every phase fits; {len(found)} changes free memory in the fullest"
     elif fits:
-        said = f"{fits} change{'s' * (fits > 1)} make{'s' * (fits == 1)} every phase fit"
+        text = f"{fits} change{'s' * (fits > 1)} make{'s' * (fits == 1)} every phase fit"
     else:
-        said = "No change by itself makes every phase fit; these help, the most first"
-    st.markdown(f"##### {said}")
+        text = "No change by itself makes every phase fit; these help, the most first"
+    st.markdown(f"##### {text}")
     with st.container(gap="xxsmall"):
         for i, r in enumerate(found[:SHOWN]):
             cells = {f"saves {bytes_text(r.saved_bytes)}": SAVES, _costs(r): COSTS}
@@ -100,12 +100,12 @@ def servers() -> None:
         return
     if missed := serving_limit(plan, Targets.of(plan)):
         n = sum(not lever.limit for lever in found)
-        said = f"{n} change{'s' * (n > 1)} serve{'s' * (n == 1)} them" if n else (
+        text = f"{n} change{'s' * (n > 1)} serve{'s' * (n == 1)} them" if n else (
             f"No change by itself serves them, by {LIMITS[missed]}; these come nearer"
         )  # fmt: skip
     else:
-        said = "What would be cheaper, or leave more room"
-    st.markdown(f"##### {said}")
+        text = "What would be cheaper, or leave more room"
+    st.markdown(f"##### {text}")
     for lever in found[:SHOWN]:
         but = "" if lever.serves == SAME else SERVES[lever.serves]
         label = _named(lever.label, lever.followers, but)
@@ -141,20 +141,20 @@ def _table(name: str, rows: tables.Rows, order: str = "") -> None:
 
 def _costs(r: Relief) -> str:
     """What a change costs: of a training step, and of an engine's cache."""
-    said = []
+    changes = []
     if round(r.added_seconds, 6):
-        said.append(f"{signed_seconds(r.added_seconds)} a step")
+        changes.append(f"{signed_seconds(r.added_seconds)} a step")
     if r.added_tokens:
-        said.append(f"cache {r.added_tokens:+,} tokens")
-    return ", ".join(said) or "as long a step"
+        changes.append(f"cache {r.added_tokens:+,} tokens")
+    return ", ".join(changes) or "as long a step"
 
 
 def _named(label: str, followers: Sequence[str], but: str = "") -> str:
     """A change, what else is set with it, and what is no longer the same."""
-    said = f"**{plain(label)}**"
+    text = f"**{plain(label)}**"
     if followers:
-        said += f" :small[with {plain(', '.join(followers))}]"
-    return f"{said} :small[({plain(but)})]" if but else said
+        text += f" :small[with {plain(', '.join(followers))}]"
+    return f"{text} :small[({plain(but)})]" if but else text
 
 
 def undo() -> None:

@@ -36,8 +36,8 @@ def listed(issues: Iterable[Issue]) -> str:
 def _issue(issue: Issue) -> str:
     title = titles().get(issue.field)
     name = f"{title} ({issue.field})" if title else issue.field
-    said = plain(issue_text(issue))
-    return f"**{plain(name)}**: {said}" if name else said
+    text = plain(issue_text(issue))
+    return f"**{plain(name)}**: {text}" if name else text
 
 
 def pin_button() -> None:

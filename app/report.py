@@ -141,8 +141,8 @@ def _verdict_line(verdict: str, word: str) -> str:
 
 def _verdict(what: str, word: str, device: Sequence[int], drawn: bar.Bar) -> list[str]:
     low, high = map(gib_text, device)
-    said = f"{what} {VERDICTS[word]}: {low} to {high} of {gib_text(drawn.limit)} per GPU."
-    return [_verdict_line(said, word), _bar(drawn)]
+    text = f"{what} {VERDICTS[word]}: {low} to {high} of {gib_text(drawn.limit)} per GPU."
+    return [_verdict_line(text, word), _bar(drawn)]
 
 
 def _together(together: TogetherMemory) -> list[str]:

@@ -200,12 +200,12 @@ def _against_best(rows: tables.Rows, every: list[tuple[Point, bool]]) -> tables.
     shown = []
     for row, (point, _) in zip(rows, every, strict=True):
         apart = differences(best, point.plan)
-        said = row["changes"]
+        text = row["changes"]
         if point.plan == best and point.changes:
-            said = "as said above"
+            text = "as said above"
         elif len(apart) < len(point.changes):
-            said = f"as the best, but {tables.changes(apart, point)}"
-        shown.append(row | {"changes": said})
+            text = f"as the best, but {tables.changes(apart, point)}"
+        shown.append(row | {"changes": text})
     return shown
 
 

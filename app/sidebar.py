@@ -125,12 +125,12 @@ def _changes() -> None:
     """How many fields are not the default; unfolded, which, and each back at a press."""
     changed = state.changed()
     n = len(changed)
-    said = f"{n} change{'s' * (n != 1)} from the default" if n else "No change from the default"
-    if st.session_state.get("changes_said") != said:
+    text = f"{n} change{'s' * (n != 1)} from the default" if n else "No change from the default"
+    if st.session_state.get("changes_said") != text:
         # A box with another label is another one to Streamlit, and would be folded.
         st.session_state.changes = bool(st.session_state.get("changes"))
-        st.session_state.changes_said = said
-    box = st.expander(said, key="changes", on_change="rerun")
+        st.session_state.changes_said = text
+    box = st.expander(text, key="changes", on_change="rerun")
     if not box.open:
         return
     default = begun(state.session().form).document()
@@ -340,8 +340,8 @@ def _drafter_chosen(text: str | None) -> None:
     elif text in words:
         state.change({"serve.draft_model": text})
     elif text:
-        said = f"{shown(text)} is no word; paste the config.json of a draft"
-        files.use_model(PlanError([Issue("serve.draft_model", said)]))
+        label = f"{shown(text)} is no word; paste the config.json of a draft"
+        files.use_model(PlanError([Issue("serve.draft_model", label)]))
 
 
 def _weight_dtype(path: str) -> None:
@@ -455,12 +455,12 @@ def _model_chosen(text: str | None) -> None:
     elif _is_size(text):
         files.use_model({"size": text.strip()})
     else:
-        said = f"no model is called {shown(text)}"
+        words = f"no model is called {shown(text)}"
         near = nearest_models(text)
         if near:
-            said += f"; near are {', '.join(map(_model_label, near))}"
-        said += "; paste its config.json, or type a size such as 7B"
-        files.use_model(PlanError([Issue("model", said)]), near)
+            words += f"; near are {', '.join(map(_model_label, near))}"
+        words += "; paste its config.json, or type a size such as 7B"
+        files.use_model(PlanError([Issue("model", words)]), near)
 
 
 def model_named(text: str) -> str:
@@ -604,18 +604,18 @@ def price_search() -> None:
     gpu, price = state.drafted("cluster.gpu"), state.drafted("run.price_per_gpu_hour")
     prices = catalog.prices(gpu) if isinstance(gpu, str) else {}
     rows = sorted(prices.values(), key=lambda row: row["usd"])
-    said = {_price_label(row, date.today()): row["usd"] for row in rows}
-    here = next((label for label, usd in said.items() if usd == price), f"${price:,.2f}")
+    usd_by_label = {_price_label(row, date.today()): row["usd"] for row in rows}
+    here = next((label for label, usd in usd_by_label.items() if usd == price), f"${price:,.2f}")
 
     def chosen(text: str | None) -> None:
-        if text in said:
-            state.change({"run.price_per_gpu_hour": said[text]})
+        if text in usd_by_label:
+            state.change({"run.price_per_gpu_hour": usd_by_label[text]})
         else:
             price_typed(text or "0")
 
     st.selectbox(
         "Price of a GPU for an hour (USD)",
-        [*said, *([here] if price and here not in said else [])],
+        [*usd_by_label, *([here] if price and here not in usd_by_label else [])],
         key=state.control("price", here if price else None, chosen),
         placeholder="choose or type one",
         accept_new_options=True,

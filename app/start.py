@@ -118,10 +118,10 @@ def booked() -> None:
 
 
 def _to_train() -> None:
-    if said := within_text(state.plan()):
+    if text := within_text(state.plan()):
         found = shared.fewest_to_train(state.plan())
         with st.container(horizontal=True, vertical_alignment="center"):
-            _answer("cluster.gpus", f"Fewest GPUs {said}", "{:,}", found)
+            _answer("cluster.gpus", f"Fewest GPUs {text}", "{:,}", found)
 
 
 def _answer(path: str, label: str, text: str, solved: Solved) -> None:

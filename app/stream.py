@@ -314,8 +314,8 @@ def load(loads: Sequence[Load], quantity: str, plan: Plan) -> go.Figure:
         of = [(each.rate, getattr(each.run, part) if part else each.run) for each in loads]
         at = [(x, scale * (getattr(v, q) or 0.0)) for x, v in of if v is not None]
         values += [y for _, y in at]
-        said = "{:.1f}%".format if share else seconds_text
-        rows = [(x, y, f"{x:,.3g} requests/s: {label.lower()} {said(y)}", "") for x, y in at]
+        value_text = "{:.1f}%".format if share else seconds_text
+        rows = [(x, y, f"{x:,.3g} requests/s: {label.lower()} {value_text(y)}", "") for x, y in at]
         traces.append(points(label, rows, colour, "lines+markers", dash))
     target = {"ttft": s.target_ttft, "tpot": s.target_tpot}.get(quantity, 0.0)
     rules = [rule("y", target)] if target else []
@@ -364,11 +364,11 @@ def speed(curve: Sequence[Point], stream: Stream) -> go.Figure:
     diamond = {"symbol": "diamond", "line": {"width": 1, "color": "white"}}
     for r in stream.runs:
         if r.tpot:
-            said = (
+            text = (
                 f"{r.label}: {r.tokens_per_second:,.0f} tokens/s in the simulation, one of each "
                 f"every {seconds_text(r.tpot.p50)} in the median"
             )
-            at = [(r.tokens_per_second, 1e3 * r.tpot.p50, said, "")]
+            at = [(r.tokens_per_second, 1e3 * r.tpot.p50, text, "")]
             traces.append(points(r.label, at, COLOURS[r.strategy], marker=diamond))
     return _chart(
         traces,

@@ -79,13 +79,13 @@ def _memory_bar(drawn: bar.Bar) -> None:
 
 def _title(serve: Serve | None, together: TogetherMemory | None) -> None:
     plan = state.plan()
-    said = parts.title()
+    text = parts.title()
     if serve:
         n, gpus = serve.replicas, f"{serve.gpus_per_replica:,} × {plan.accelerator.label}"
         replicas = "one replica" if n == 1 else f"{n:,} replicas"
-        said = f"{plan.architecture.label}, served by {replicas} of {gpus}"
+        text = f"{plan.architecture.label}, served by {replicas} of {gpus}"
     with st.container(horizontal=True, vertical_alignment="center", key="title"):
-        st.markdown(f"#### {plain(said)}", width="stretch", anchors=False)
+        st.markdown(f"#### {plain(text)}", width="stretch", anchors=False)
         parts.pin_button()
         about = one_page.SERVING if serve else one_page.TOGETHER if together else one_page.TRAINING
         share.draw(state.report(), about)
@@ -114,10 +114,10 @@ def _problems() -> None:
     if not s.problems:
         return
     if unchanged := s.draft == s.plan.document():  # what was not valid did not enter it
-        said = "That could not be used; the plan is as it was"
+        text = "That could not be used; the plan is as it was"
     else:
-        said = "This combination cannot be run; the last valid plan is shown"
-    st.error(f"**{said}.**\n" + parts.listed(s.problems), icon=":material/block:")
+        text = "This combination cannot be run; the last valid plan is shown"
+    st.error(f"**{text}.**\n" + parts.listed(s.problems), icon=":material/block:")
     with st.container(horizontal=True):
         if not unchanged:
             _ways_out(s)
@@ -255,12 +255,12 @@ def _host_room(memory: Memory) -> str:
     """Where a plan keeps something on the host: how much of it, and whether it has the room."""
     enough = parts.WORTH_SAYING * memory.tier_capacities["dram"]
     kept = {"dram": memory.tiers["dram"] >= enough, "nvme": memory.tiers["nvme"] > 0}
-    said = ""
+    text = ""
     for tier in (t for t, worth in kept.items() if worth and memory.tiers[t]):
         used, room = memory.tiers[tier], memory.tier_capacities[tier]
         over = f": {bytes_text(used - room)} too much" if used > room else ""
-        said += f" {HOST_TIERS[tier]}: {bytes_text(used)} of {bytes_text(room)} per node{over}."
-    return said
+        text += f" {HOST_TIERS[tier]}: {bytes_text(used)} of {bytes_text(room)} per node{over}."
+    return text
 
 
 def _small_print(report: Report, pinned: Report | None, of: str = "") -> None:
@@ -287,8 +287,8 @@ def _small_print(report: Report, pinned: Report | None, of: str = "") -> None:
     if t:
         if run := report.run:
             work = f"{count_text(state.plan().run.tokens)} {state.plan().architecture.unit}"
-            said = f"{work} take {seconds_text(run.seconds)}"
-            items += (Item(said, "run.seconds"), *_bill(run))
+            text = f"{work} take {seconds_text(run.seconds)}"
+            items += (Item(text, "run.seconds"), *_bill(run))
         ends = " to ".join(map(seconds_text, t.step_interval))
         items.append(Item(f"{ends} a step (range, 90 %)", "time.step_interval"))
         mfu, bound = (before.mfu, before.bound_by) if before else (None, None)
@@ -340,11 +340,11 @@ def _together(together: TogetherMemory) -> None:
     if together.dram_bytes >= parts.WORTH_SAYING * together.dram_capacity_bytes:
         room = bytes_text(together.dram_capacity_bytes)
         host = f" Host DRAM of a node: {bytes_text(together.dram_bytes)} of {room}."
-    said = (
+    text = (
         f"{_span(low, high)} of {gib_text(together.capacity_bytes)} per GPU, in: "
         f"{fullest}. An engine's cache holds {together.kv_capacity_tokens:,} tokens.{host}"
     )
-    line.draw([_verdict(together.verdict, TOGETHER, said, "together.fits")], "strip_line")
+    line.draw([_verdict(together.verdict, TOGETHER, text, "together.fits")], "strip_line")
     _memory_bar(bar.of_together(together))
 
 
@@ -356,8 +356,8 @@ def _serving(serve: Serve, pinned: Serve | None) -> None:
     plan = state.plan()
     replica = f"{serve.gpus_per_replica:,} GPU" + "s" * (serve.gpus_per_replica > 1)
     nothing = nothing_fits(serve)
-    said = f"{nothing or verdict(serve, plan)}. One replica is {replica}."
-    items = [_verdict("fits" if serve.fits else "over", SERVING, said, "serve.fits")]
+    words = f"{nothing or verdict(serve, plan)}. One replica is {replica}."
+    items = [_verdict("fits" if serve.fits else "over", SERVING, words, "serve.fits")]
     first = f" to the first token{_late(serve.ttft_seconds, plan.serve.target_ttft)}"
     each = f" a token{_late(serve.tpot_seconds, plan.serve.target_tpot)}"
     figures: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
@@ -400,9 +400,9 @@ def _token_costs(plan: Plan, serve: Serve) -> Iterator[Item]:
         ("serve.cost_per_million_out", serve.cost_per_million_out, "output"),
     ):
         if cost is not None:
-            said = f"{money_text(cost)} a million {what} tokens"
+            text = f"{money_text(cost)} a million {what} tokens"
             mine = plan.run.price_per_gpu_hour
-            yield Item(said, path if mine else "", help="" if mine else f"At {whose}.")
+            yield Item(text, path if mine else "", help="" if mine else f"At {whose}.")
 
 
 def _late(seconds: float | None, target: float) -> str:
@@ -413,14 +413,14 @@ def _late(seconds: float | None, target: float) -> str:
 
 def _note_text(note: str) -> str:
     """A note on the page that it is about."""
-    said = in_words(note.removeprefix(f"{SERVING}: "))
-    return said[:1].upper() + said[1:]
+    text = in_words(note.removeprefix(f"{SERVING}: "))
+    return text[:1].upper() + text[1:]
 
 
 def _serving_print(serve: Serve) -> None:
     """What a reader should know of the figures."""
     plan = state.plan()
-    said = verdict(serve, plan)
+    text = verdict(serve, plan)
     items = [
         *_rent(plan),
         *_token_costs(plan, serve),
@@ -448,5 +448,5 @@ def _serving_print(serve: Serve) -> None:
         )
         items.append(Item(speeds))
     notes = (*plan.architecture.notes, *serving_notes(plan, serve))
-    items += (Item(_note_text(note)) for note in notes if said not in note)  # the verdict says it
+    items += (Item(_note_text(note)) for note in notes if text not in note)  # the verdict says it
     line.draw(items, "small_print")

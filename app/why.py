@@ -118,8 +118,8 @@ def _drawer() -> None:
         _crumbs(book, stack)
     _value(e)
     if e.formula is not None:
-        said = times(f"{e.formula.words}\n= {e.formula.numbers}\n= {_result(e)}")
-        st.code(said, None, wrap_lines=True)
+        text = times(f"{e.formula.words}\n= {e.formula.numbers}\n= {_result(e)}")
+        st.code(text, None, wrap_lines=True)
     if e.parts:
         _parts(book, e)
     if len(chain) > 1:
@@ -134,11 +134,11 @@ MOST_SAID = 4  # fields of another plan that are named
 def _differs(here: Plan, other: Plan) -> str:
     """Which other plan this is about."""
     changes = {p: v for p, v in differences(here, other).items() if p != "model"}
-    said = change_texts(changes)[:MOST_SAID]
+    text = change_texts(changes)[:MOST_SAID]
     if other.architecture != here.architecture:
-        said.insert(0, other.architecture.label)
+        text.insert(0, other.architecture.label)
     more = f" and {len(changes) - MOST_SAID} more" if len(changes) > MOST_SAID else ""
-    return f"Of another plan than the one on the page: {', '.join(said)}{more}."
+    return f"Of another plan than the one on the page: {', '.join(text)}{more}."
 
 
 def _result(e: Explanation) -> str:
@@ -196,13 +196,13 @@ def _descent(chain: Sequence[Explanation]) -> None:
     st.markdown("**Its largest part, down to the factors**")
     lines = []
     for depth, e in enumerate(chain[1:]):
-        said = [f"{e.what}: {e.text} ({e.certainty})"]
-        said += (
+        words = [f"{e.what}: {e.text} ({e.certainty})"]
+        words += (
             [f"  = {text}" for text in (e.formula.words, e.formula.numbers)]
             if e.formula is not None
             else []
         )
-        lines += [f"{'  ' * depth}{text}" for text in said]
+        lines += [f"{'  ' * depth}{text}" for text in words]
     st.code(times("\n".join(lines)), None, wrap_lines=True)
 
 

@@ -150,8 +150,8 @@ def of_bytes(row: str, series: Series, size: int, path: str, more: str = "") -> 
 def of_seconds(row: str, part: str, seconds: float, path: str, before: str = "") -> Mark:
     """Seconds of a part of a step as a bar."""
     series = of_phase(part)
-    said = f"{before}{series.name}: {seconds_text(seconds)}"
-    return Mark(row, series, seconds, said, path)
+    text = f"{before}{series.name}: {seconds_text(seconds)}"
+    return Mark(row, series, seconds, text, path)
 
 
 def bars(marks: Iterable[Mark], **more: Any) -> list[Trace]:
@@ -228,7 +228,7 @@ def points(
         "mode": mode,
         "marker": {"color": colour, "size": size, "opacity": opacity, **(marker or {})},
         "line": {"color": colour, "width": 2, "dash": dash},
-        "customdata": [(said, behind) for *_, said, behind in every],
+        "customdata": [(text, behind) for *_, text, behind in every],
         "hovertemplate": SAYS,
         "unselected": {"marker": {"opacity": opacity}},
         **more,

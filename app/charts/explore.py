@@ -202,15 +202,15 @@ def _rules(sweep: Sweep, own: Any, limit: int, xs: Sequence[Any]) -> list[Rule]:
     if edge is not None:
         # On the side that fits, where the areas are low, as long as there is room.
         to, room = ("fits up to", 0.4) if sweep.rises else ("fits from", 0.6)
-        said = f"{to} {exploring.text(sweep.path, edge)}"
-        rules.append(down(edge, said, "dash", 1.0, along(edge) > room))
+        shown = f"{to} {exploring.text(sweep.path, edge)}"
+        rules.append(down(edge, shown, "dash", 1.0, along(edge) > room))
     if own is not None and xs and low <= own <= high:
         # Lower, so that its line ends below the other's words; away from the other line, but at
         # the chart's ends inwards.
         share = along(own)
         left = share > 0.8 or (share > 0.2 and (share > 0.5 if edge is None else own < edge))
-        said = f"this plan: {exploring.text(sweep.path, own)}"
-        rules.append(down(own, said, "dot", 0.93, left))
+        shown = f"this plan: {exploring.text(sweep.path, own)}"
+        rules.append(down(own, shown, "dot", 0.93, left))
     return rules
 
 
@@ -258,8 +258,8 @@ def _cut(spots: Sequence[Spot], end: float) -> dict[str, Any]:
     most = max((s.high for s in spots), default=0)
     if most <= end * GiB:
         return {}
-    said = f"up to {bytes_text(most)}, beyond the chart"
-    words = note(said, 1, 1, "right", "bottom", xref="paper", yref="paper")
+    text = f"up to {bytes_text(most)}, beyond the chart"
+    words = note(text, 1, 1, "right", "bottom", xref="paper", yref="paper")
     return {"annotations": [words], "legend": {**LEGEND, "y": ABOVE}}
 
 
@@ -276,8 +276,8 @@ def _limits(spots: Sequence[Spot], labels: Sequence[str]) -> Trace:
 
 
 def _label(path: str, s: Spot, is_own: bool) -> str:
-    said = exploring.text(path, s.value_at)
-    return f"<b>{said}</b> (now)" if is_own else said
+    text = exploring.text(path, s.value_at)
+    return f"<b>{text}</b> (now)" if is_own else text
 
 
 CELL = 24  # pixels of a row of a map

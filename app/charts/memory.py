@@ -56,8 +56,8 @@ def memory_by_consumer(memory: Memory) -> go.Figure:
     for row, r in peaks.items():
         marks += _consumers(row, r.consumers, f"memory.ranks.{r.rank}", r.label)
         marks.append(of_bytes(row, OVERHEAD, sure, "memory.overhead_bytes.0"))
-        said = f"{OVERHEAD.name}: up to {bytes_text(high - memory.allocated_bytes)}"
-        marks.append(Mark(row, AT_MOST, (high - low) / GiB, said, "memory.overhead_bytes.1"))
+        text = f"{OVERHEAD.name}: up to {bytes_text(high - memory.allocated_bytes)}"
+        marks.append(Mark(row, AT_MOST, (high - low) / GiB, text, "memory.overhead_bytes.1"))
     reach = 1.03 * max(high, memory.capacity_bytes) / GiB
     return stacked(marks, list(peaks), "GiB", capacity(memory.capacity_bytes), reach=reach)
 
@@ -72,8 +72,8 @@ def timeline(memory: Memory) -> go.Figure:
         marks += _consumers(
             i.label, i.consumers, f"memory.timeline.{n}", f"{i.label}: {size} in all"
         )
-        said = f"<b>{size}, the peak</b>" if i.id == memory.peak.instant else size
-        ends[i.label] = (i.bytes / GiB, said)
+        text = f"<b>{size}, the peak</b>" if i.id == memory.peak.instant else size
+        ends[i.label] = (i.bytes / GiB, text)
     most = max((i.bytes for _, i in instants), default=0)
     # A capacity far beyond every bar would only flatten them; the header says how far it is.
     near = memory.capacity_bytes < 2 * most

@@ -59,9 +59,9 @@ def tiers(
         for h in held
         if h["consumer"] == name
     ]
-    said = f"{OVERHEAD.name} {bytes_text(overhead)}"
+    text = f"{OVERHEAD.name} {bytes_text(overhead)}"
     share = more / widths["hbm"]
-    marks.append(Mark(heights["hbm"], OVERHEAD, share, said, "memory.overhead_bytes.0"))
+    marks.append(Mark(heights["hbm"], OVERHEAD, share, text, "memory.overhead_bytes.0"))
     shapes, notes, links = [], [], []
     for name, upper, left in ROWS:
         row, y = by_name["l1" if name == "l2" else name], heights[name]

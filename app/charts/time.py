@@ -35,13 +35,13 @@ def step_time(time: Time) -> go.Figure:
             continue
         title, colour = palette.RESOURCES.get(name, (name, palette.OVERHEAD[1]))
         hidden = max(0.0, busy - exposed)
-        said = f"{title}: {seconds_text(exposed)} that nothing hides"
+        text = f"{title}: {seconds_text(exposed)} that nothing hides"
         also = f"{title}: {seconds_text(hidden)} hidden behind other work"
         pale = Series(f"{title}, hidden", colour, opacity=HIDDEN)
         rows.append(title)
         marks += [
-            Mark(STEP, Series(title, colour), exposed, said, f"time.exposed.{name}", title),
-            Mark(title, Series(title, colour), exposed, said, f"time.exposed.{name}"),
+            Mark(STEP, Series(title, colour), exposed, text, f"time.exposed.{name}", title),
+            Mark(title, Series(title, colour), exposed, text, f"time.exposed.{name}"),
             Mark(title, pale, hidden, also, f"time.hidden.{name}"),
         ]
     marks.append(of_seconds(STEP, "bubble", time.bubble_seconds, "time.bubble_seconds"))
@@ -107,12 +107,12 @@ def roofline(operations: Sequence[OperationTime], gpu: Accelerator, dtype: str) 
     middle = (left + right) / 2
     bottom = min(*(y for _, y in places), math.log10(peak) - 1) - 0.2
     top = math.log10(peak) + 0.4
-    said = (
+    words = (
         f"{rate_text(peak, 'FLOP/s')} ({dtype}), {rate_text(bandwidth, 'B/s')}: they meet at "
         f"{ridge:,.0f} FLOP per byte"
     )
     corners = ((10**left, 10**left * bandwidth), (ridge, peak), (10**right, peak))
-    roof = [(x, y, said, "") for x, y in corners]
+    roof = [(x, y, words, "") for x, y in corners]
     traces = [points("Roof", roof, palette.OVERHEAD[1], "lines", showlegend=False)]
     groups = _together(shown)
     seconds = sum(o.seconds for _, o in shown)

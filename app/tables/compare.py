@@ -109,11 +109,11 @@ def compared_listed(columns: Sequence[Column], base: int, alike: bool) -> Rows:
     costs = [_listed(c) for c in columns]
     if all(cost is None for cost in costs) or not (alike or any(c != costs[0] for c in costs)):
         return []
-    said = {
+    cells = {
         c.name: _figure(cost, costs[base], "USD", i == base)
         for i, (c, cost) in enumerate(zip(columns, costs, strict=True))
     }
-    return [{FIGURE: "Cost at list prices, from", **said, PATH: ""}]
+    return [{FIGURE: "Cost at list prices, from", **cells, PATH: ""}]
 
 
 def side_by_side(columns: Sequence[Column], books: Sequence[Book]) -> Rows:
@@ -160,14 +160,14 @@ MOST_TIMES = 100  # a number so many times another is not said as a multiple of 
 def _figure(value: Any, base: Any, unit: str, is_base: bool) -> str:
     if value is None:
         return "–"
-    said = figure_text(value, "" if unit == "parameters" else unit)
+    text = figure_text(value, "" if unit == "parameters" else unit)
     if isinstance(value, str):
-        said = VERDICTS.get(value, said)
+        text = VERDICTS.get(value, text)
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (value, base))
     if is_base or not numbers or not base or value == base:
-        return said
+        return text
     change = value / base - 1
-    return f"{said} ({relative_text(change)})" if 5e-4 <= abs(change) < MOST_TIMES else said
+    return f"{text} ({relative_text(change)})" if 5e-4 <= abs(change) < MOST_TIMES else text
 
 
 PATHS = {STEP: "time.step_seconds", FIRST: "serve.ttft_seconds", TOKEN: "serve.tpot_seconds"}
@@ -198,11 +198,11 @@ def tidy(columns: Sequence[Column], links: Sequence[str], together: str) -> Rows
             rows.append(
                 row | {"low": part["low_bytes"], "high": part["high_bytes"], "part": part["kind"]}
             )
-    said = [
+    heads = [
         {"plan": c.name} | context(c.plan, link, *c.calibrated) | {"comparison link": together}
         for c, link in zip(columns, links, strict=True)
     ]
-    return [{**said[row.pop("i")], **row} for row in rows]
+    return [{**heads[row.pop("i")], **row} for row in rows]
 
 
 def _tidy(i: int, kind: str, name: str, value: Any, unit: str) -> dict[str, Any]:

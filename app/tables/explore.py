@@ -94,12 +94,12 @@ def servers(found: Sequence[Point], calibrated: bool = False) -> Rows:
 def server_text_of(point: Point) -> str:
     """What is booked, costs and does, in words."""
     f = point.figures
-    said = [f"{f['gpus']:,} × {exploring.text('cluster.gpu', f['gpu'])}"]
+    facts = [f"{f['gpus']:,} × {exploring.text('cluster.gpu', f['gpu'])}"]
     if "cost_per_hour" in f:
-        said += [rent_text(f["cost_per_hour"])]
-        said += [f"{money_text(f['cost_per_million_out'])} a million output tokens"]
+        facts += [rent_text(f["cost_per_hour"])]
+        facts += [f"{money_text(f['cost_per_million_out'])} a million output tokens"]
     first, each = (" to ".join(map(seconds_text, f[f"{n}_range"])) for n in ("ttft", "tpot"))
-    return ", ".join([*said, f"{first} to the first token", f"{each} a token"])
+    return ", ".join([*facts, f"{first} to the first token", f"{each} a token"])
 
 
 def trainers(found: Sequence[Booking]) -> Rows:

@@ -50,7 +50,7 @@ def search_results(points: Sequence[tuple[Point, bool]], here: Plan) -> Rows:
 def changes(found: Mapping[str, Any], point: Point) -> str:
     """Fields and what they become at a point, in words; whether the batch is another then, and with
     which ZeRO stages all is the same."""
-    said = ", ".join(change_texts(found))
-    said = (said or "nothing") + ("" if point.same_batch else " (another batch)")
+    text = ", ".join(change_texts(found))
+    text = (text or "nothing") + ("" if point.same_batch else " (another batch)")
     stages = " or ".join(map(str, point.also))
-    return said + (f" (the same with {title_of(ZERO)} {stages})" if stages else "")
+    return text + (f" (the same with {title_of(ZERO)} {stages})" if stages else "")

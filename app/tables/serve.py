@@ -47,11 +47,11 @@ def limits(
     def answer(a: Answer) -> str:
         if not a.value:
             return "none, with TP within a node" if a.question in ("gpus", "users") else "none"
-        said = titles[a.question][1].format(a.value)
-        said = said.removesuffix("s") if a.value == 1 else said
+        text = titles[a.question][1].format(a.value)
+        text = text.removesuffix("s") if a.value == 1 else text
         if a.question == "concurrency" and replicas > 1:
-            return f"{said} a replica, {a.value * replicas:,} in all"
-        return said
+            return f"{text} a replica, {a.value * replicas:,} in all"
+        return text
 
     calibrated = [
         {head: moved_text(m.moved.get(name) if m else None) for name, head in CALIBRATED.items()}

@@ -43,30 +43,30 @@ def columns() -> list[Column]:
 def side_by_side() -> Callable[[], tables.Rows]:
     """What makes one table of the page, for a file; also when no page is drawn. Of one plan alone
     there is none."""
-    found = columns() if state.session().pins else []
-    if len(found) < 2:
+    compared = columns() if state.session().pins else []
+    if len(compared) < 2:
         return list
-    books = [shared.book(c.plan) for c in found]
-    return lambda: tables.side_by_side(found, books)
+    books = [shared.book(c.plan) for c in compared]
+    return lambda: tables.side_by_side(compared, books)
 
 
 def draw() -> None:
     """The page."""
-    found = columns()
-    if len(found) < 2:
+    compared = columns()
+    if len(compared) < 2:
         _how()
         return
-    _heads(found)
-    _bars(found)
+    _heads(compared)
+    _bars(compared)
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     left.markdown("##### In what they differ")
     alike = right.toggle("Also what is alike", key="compare_alike")
-    _fields(found, alike)
-    base = _figures(found, alike)
-    _times(found)
-    _file(found)
+    _fields(compared, alike)
+    base = _figures(compared, alike)
+    _times(compared)
+    _file(compared)
     rest.later(
-        lambda: parts.folded("What moved what", _waterfall, found, base, unfolded=True),
+        lambda: parts.folded("What moved what", _waterfall, compared, base, unfolded=True),
         "What moved what comes",
     )
 

@@ -60,26 +60,26 @@ class Controls:
     def chosen(self, seen: int) -> bool:
         """Take what was chosen since the last run, by somebody who has seen the run `seen`; whether
         anything was."""
-        found = self.moved(seen)
+        choices = self.moved(seen)
         for control in self.all.values():
             control.before = [(value, run) for value, run in control.before if run > seen]
-        for control, value in found:
+        for control, value in choices:
             control.take(value)  # where it is stopped, the next run finds the choice again
             control.shown = value
-        return bool(found)
+        return bool(choices)
 
     def moved(self, seen: int) -> list[tuple[Control, Any]]:
         """The controls that show what was chosen, and not what a run later than `seen` changed,
         with what they show."""
-        found, values = [], st.session_state
+        choices, values = [], st.session_state
         for key, control in self.all.items():
             value = values.get(key, _NONE)
             if value is _NONE or value == control.shown:  # not on the page any more, or as it was
                 continue
             repeated = any(value == old for old, run in control.before if run > seen)
             if not repeated:
-                found.append((control, value))
-        return found
+                choices.append((control, value))
+        return choices
 
     def seen(self) -> int:
         """The newest run that the browser has drawn to its end."""

@@ -179,22 +179,22 @@ def go(wanted: dict[str, Any]) -> None:
 
 
 def _sweep(plan: Plan, now: Question) -> None:
-    found = shared.swept(plan, now.across, now.figure)
+    swept = shared.swept(plan, now.across, now.figure)
     own = engine.here(plan, now.across)
     name = exploring.title(now.across)
     unit = plan.architecture.unit
-    words = [counted(text, unit) for text in exploring.says(found)]
+    words = [counted(text, unit) for text in exploring.says(swept)]
     left, right = st.columns([4, 1], vertical_alignment="center")
     left.markdown(" ".join([f"**{plain(words[0])}**", *map(plain, words[1:])]))
     if engine.is_number(now.across):
-        edge = found.edge if found.edge is not None else own
+        edge = swept.edge if swept.edge is not None else own
         right.button(
             counted(f"Use {exploring.named(now.across, edge)}", unit),
             key="explore_use",
             on_click=go,
             args=(engine.changes(plan, now.across, edge),),
-            help=f"The {'most' if found.rises else 'least'} that fits becomes the plan.",
-            disabled=found.edge is None or edge == own,
+            help=f"The {'most' if swept.rises else 'least'} that fits becomes the plan.",
+            disabled=swept.edge is None or edge == own,
             width="stretch",
         )
 
@@ -202,29 +202,29 @@ def _sweep(plan: Plan, now: Question) -> None:
         if value != own:
             go(engine.changes(plan, now.across, value))
 
-    if any(s.plan and s.value is not None for s in found.spots):
+    if any(s.plan and s.value is not None for s in swept.spots):
         parts.chart(
-            charts.swept(found, own),
+            charts.swept(swept, own),
             key="explore_swept",
-            alt=f"{found.figure.title} against {name}. {' '.join(words)}",
+            alt=f"{swept.figure.title} against {name}. {' '.join(words)}",
             take=take,
         )
         elements.caption("swept")
-    rows = tables.swept(found)
+    rows = tables.swept(swept)
 
-    columns = [name, *([] if found.figure.parts else [found.figure.title]), *tables.SWEPT_COLUMNS]
+    columns = [name, *([] if swept.figure.parts else [swept.figure.title]), *tables.SWEPT_COLUMNS]
     if not any(row["remark"] for row in rows):
         columns.remove("remark")
-    if found.figure.serves:
+    if swept.figure.serves:
         columns.remove("peak at")
     _table(
         rows,
         columns,
         "explore_table",
-        f"{found.figure.title} for each value of {name}",
-        plans=[s.plan for s in found.spots],
-        use=lambda row: take(found.spots[row].value_at),
-        by={name: Column(by=("to",)), found.figure.title: Column(by=("value",))},
+        f"{swept.figure.title} for each value of {name}",
+        plans=[s.plan for s in swept.spots],
+        use=lambda row: take(swept.spots[row].value_at),
+        by={name: Column(by=("to",)), swept.figure.title: Column(by=("value",))},
     )
     elements.file("swept", rows)
 
@@ -274,26 +274,26 @@ def _path(column: str, path: str, of: Plan) -> str:
 
 
 def _map(plan: Plan, now: Question) -> None:
-    found = shared.mapped(plan, now.across, now.down, now.figure)
+    cells = shared.mapped(plan, now.across, now.down, now.figure)
     own = (engine.here(plan, now.across), engine.here(plan, now.down))
 
     def take(cell: int) -> None:
-        row, column = divmod(cell, len(found.columns))
-        if 0 <= row < len(found.rows):
+        row, column = divmod(cell, len(cells.columns))
+        if 0 <= row < len(cells.rows):
             go(
-                engine.changes(plan, now.down, found.rows[row])
-                | engine.changes(plan, now.across, found.columns[column])
+                engine.changes(plan, now.down, cells.rows[row])
+                | engine.changes(plan, now.across, cells.columns[column])
             )
 
     parts.chart(
-        charts.mapped(found, own),
+        charts.mapped(cells, own),
         key="explore_map",
-        alt=f"{found.figure.title} by {exploring.title(found.down)} and "
-        f"{exploring.title(found.across)}, with the frontier of what fits",
+        alt=f"{cells.figure.title} by {exploring.title(cells.down)} and "
+        f"{exploring.title(cells.across)}, with the frontier of what fits",
         take=take,
     )
     elements.caption("mapped")
-    elements.file("mapped", lambda: tables.mapped(found))
+    elements.file("mapped", lambda: tables.mapped(cells))
 
 
 # --- search --------------------------------------------------------------------------------------
@@ -316,15 +316,15 @@ def _gpus(plan: Plan, now: Question) -> None:
         label_visibility="collapsed",
     )
     answer, by = shared.servers(plan, now.every), given.predicted_server()
-    found, s = (with_calibrated(answer, by) if by else answer).best, plan.serve
+    best, s = (with_calibrated(answer, by) if by else answer).best, plan.serve
     lengths = f"{s.prompt_len:,} prompt and {s.output_len:,} output tokens"
     text = f"{s.concurrency:,} users at once of {lengths}"
-    if found:
+    if best:
         tried = len(exploring.accelerators(now.every))
-        first = "Cheapest" if "cost_per_hour" in found[0].figures else "First"
+        first = "Cheapest" if "cost_per_hour" in best[0].figures else "First"
         st.markdown(
-            f"**{plain(text)}: {len(found)} of {tried} accelerators serve them.** "
-            f"{first}: {plain(tables.server_text_of(found[0]))}. Of the others no node has the "
+            f"**{plain(text)}: {len(best)} of {tried} accelerators serve them.** "
+            f"{first}: {plain(tables.server_text_of(best[0]))}. Of the others no node has the "
             f"memory{', or they miss the latency targets' if Targets.of(plan) != ANY else ''}: "
             "*Pipeline parallel, serving* spreads a replica over several."
         )
@@ -333,7 +333,7 @@ def _gpus(plan: Plan, now: Question) -> None:
         if answer.nearest:
             point, misses = answer.nearest
             parts.small(f"The nearest: {plain(tables.server_text_of(point))}. There {misses}.")
-    rows = tables.servers(found, bool(by))
+    rows = tables.servers(best, bool(by))
     if by:
         elements.caption("ranks_predicted")
     _table(
@@ -341,8 +341,8 @@ def _gpus(plan: Plan, now: Question) -> None:
         elements.columns("servers", rows) or (),
         "explore_gpus",
         "What serves the plan, accelerator by accelerator",
-        plans=[p.plan for p in found],
-        use=lambda row: state.replace(found[row].plan),
+        plans=[p.plan for p in best],
+        use=lambda row: state.replace(best[row].plan),
         height=620,
     )
     elements.caption("gpus")

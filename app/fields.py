@@ -106,22 +106,22 @@ def issue_text(issue: Issue) -> str:
     names them."""
     path = named[0] if (named := PATH.search(issue.field)) else issue.field
     settles = said(issue.remedies, path) if issue.remedies else ""
-    why, found, rest = issue.message.partition(settles) if settles else (issue.message, "", "")
+    why, stated, rest = issue.message.partition(settles) if settles else (issue.message, "", "")
     names = "|".join(sorted(map(re.escape, _labels()), key=len, reverse=True))
     why = re.sub(rf"(?<![\w./-])({names})(?![\w-])", lambda w: _labels()[w[0]], why)
-    if found and issue.mended:
+    if stated and issue.mended:
         return in_words(f"{why.rstrip('; ')}. Now {', '.join(change_texts(issue.mended, ':'))}")
-    return in_words(why + (said(issue.remedies, path, value_text) if found else "") + rest)
+    return in_words(why + (said(issue.remedies, path, value_text) if stated else "") + rest)
 
 
 @functools.cache
 def in_group(group: str) -> tuple[str, ...]:
     """The fields that the sidebar draws in a group, in its order."""
-    found = [path for path in field_paths() if facts(path).group == group]
-    for path in [path for path in found if facts(path).after]:
-        found.remove(path)
-        found.insert(found.index(facts(path).after) + 1, path)
-    return tuple(found)
+    paths = [path for path in field_paths() if facts(path).group == group]
+    for path in [path for path in paths if facts(path).after]:
+        paths.remove(path)
+        paths.insert(paths.index(facts(path).after) + 1, path)
+    return tuple(paths)
 
 
 def _limit(metadata: list[Any], *names: str) -> float | None:

@@ -34,21 +34,21 @@ def advice() -> None:
 
 def section(memory: Memory) -> None:
     """The best levers with a button each; the others in a table."""
-    found = shared.levers(state.plan())
-    hopeless = not memory.fits and not any(lever.fits for lever in found)
+    every = shared.levers(state.plan())
+    hopeless = not memory.fits and not any(lever.fits for lever in every)
     if hopeless:
         st.markdown("##### Where it fits as it is")
         _elsewhere()
-    st.markdown(f"##### {plain(headline(memory, found))}")
+    st.markdown(f"##### {plain(headline(memory, every))}")
     with st.container(gap="xxsmall"):
-        for lever in found[:SHOWN]:
+        for lever in every[:SHOWN]:
             but = "" if lever.trains == SAME else lever.trains_text
             cells = {tables.saved_text(lever): SAVES, tables.cost_text(lever): COSTS}
             cells |= {VERDICTS[lever.verdict]: THEN}
             label = _named(lever.label, lever.followers, but)
             _row(lever.name, label, cells, lever, lever.changes)
     with st.container(horizontal=True, key="folds"):
-        parts.folded("All changes", _table, "levers", tables.levers(found), ORDER)
+        parts.folded("All changes", _table, "levers", tables.levers(every), ORDER)
         if not hopeless:
             parts.folded("On which GPUs", _elsewhere)
 
@@ -56,15 +56,15 @@ def section(memory: Memory) -> None:
 def _elsewhere() -> None:
     """On how few GPUs of each kind the plan is trained."""
     plan = state.plan()
-    found, within = shared.to_train_on(plan), start.within_text(plan)
-    if not found:
+    every, within = shared.to_train_on(plan), start.within_text(plan)
+    if not every:
         most = f"up to {MOST_GPUS:,} of any accelerator with a list price"
         parts.small(
             f"**Nowhere {plain(within)}**, with {most}." if within else f"**Nowhere**, with {most}."
         )
         return
     elements.table(
-        "trainers", tables.trainers(found), use=lambda row: state.replace(found[row].plan)
+        "trainers", tables.trainers(every), use=lambda row: state.replace(every[row].plan)
     )
     elements.caption("trainers", within=f" {plain(within)}" if within else "")
 
@@ -72,20 +72,20 @@ def _elsewhere() -> None:
 def phases() -> None:
     """What frees memory in the fullest phase of a step that trains and serves, with a button
     each."""
-    found = shared.reliefs(state.plan())
-    if not found:
+    every = shared.reliefs(state.plan())
+    if not every:
         return
-    fits = sum(r.verdict == "fits" for r in found)
+    fits = sum(r.verdict == "fits" for r in every)
     together = state.report().together
     if together and together.fits:
-        text = f"Every phase fits; {len(found)} changes free memory in the fullest"
+        text = f"Every phase fits; {len(every)} changes free memory in the fullest"
     elif fits:
         text = f"{fits} change{'s' * (fits > 1)} make{'s' * (fits == 1)} every phase fit"
     else:
         text = "No change by itself makes every phase fit; these help, the most first"
     st.markdown(f"##### {text}")
     with st.container(gap="xxsmall"):
-        for i, r in enumerate(found[:SHOWN]):
+        for i, r in enumerate(every[:SHOWN]):
             cells = {f"saves {bytes_text(r.saved_bytes)}": SAVES, _costs(r): COSTS}
             label = _named(r.label, r.followers)
             _row(f"phase_{i}", label, cells | {VERDICTS[r.verdict]: THEN}, r.plan, r.changes)
@@ -95,23 +95,23 @@ def phases() -> None:
 def servers() -> None:
     """What to change of how the plan serves, with a button each; the others in a table."""
     plan = state.plan()
-    found = shared.server_levers(plan)
-    if not found:
+    every = shared.server_levers(plan)
+    if not every:
         return
     if missed := serving_limit(plan, Targets.of(plan)):
-        n = sum(not lever.limit for lever in found)
+        n = sum(not lever.limit for lever in every)
         text = f"{n} change{'s' * (n > 1)} serve{'s' * (n == 1)} them" if n else (
             f"No change by itself serves them, by {LIMITS[missed]}; these come nearer"
         )  # fmt: skip
     else:
         text = "What would be cheaper, or leave more room"
     st.markdown(f"##### {text}")
-    for lever in found[:SHOWN]:
+    for lever in every[:SHOWN]:
         but = "" if lever.serves == SAME else SERVES[lever.serves]
         label = _named(lever.label, lever.followers, but)
         label += f"  \n:small[{plain(tables.server_text(lever))}]"
         _row(f"serve_{lever.name}", label, {}, lever.plan, lever.changes)
-    parts.folded("All changes", _table, "server_levers", tables.server_levers(found))
+    parts.folded("All changes", _table, "server_levers", tables.server_levers(every))
 
 
 def _row(

@@ -52,14 +52,14 @@ def _with(path: str, place: str) -> dict[str, Any]:
     """What else must follow."""
     framework, zero = state.drafted("train.framework"), state.drafted("train.zero")
     if path == FIELDS[0]:
-        found: dict[str, Any] = {} if place != "none" else {FIELDS[1]: "none"}
+        changes: dict[str, Any] = {} if place != "none" else {FIELDS[1]: "none"}
         if framework == "deepspeed" and place == "nvme":
-            found["train.zero"] = 3
+            changes["train.zero"] = 3
         elif framework == "deepspeed" and place == "cpu":
-            found["train.zero"] = max(zero, 1)
+            changes["train.zero"] = max(zero, 1)
         elif place == "nvme" and state.drafted(FIELDS[1]) != "none":
-            found |= of_framework("deepspeed") | {"train.zero": 3}
-        return found
+            changes |= of_framework("deepspeed") | {"train.zero": 3}
+        return changes
     if path == FIELDS[1] and place != "none":
         chosen = "deepspeed" if place == "nvme" or framework == "deepspeed" else "fsdp2"
         kept = state.drafted(FIELDS[0])

@@ -104,8 +104,8 @@ def _for_a_program(plan: Plan) -> None:
 
 
 def _zipped(files: Mapping[str, str]) -> bytes:
-    found = io.BytesIO()
-    with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as box:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as box:
         for name, content in files.items():
             box.writestr(name, content)
-    return found.getvalue()
+    return file.getvalue()

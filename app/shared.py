@@ -110,8 +110,8 @@ def _question_of_server(plan: Plan) -> _Question:
 @cached
 def _served(question: _Question) -> Serve | None:
     """What the report says of the server: whoever changes the training alone, asks it again."""
-    found = _server(question)
-    return served_by(found) if found else None
+    planned = _server(question)
+    return served_by(planned) if planned else None
 
 
 @_for_all()

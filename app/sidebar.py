@@ -471,8 +471,8 @@ def model_named(text: str) -> str:
         return name
     if _is_size(words):
         return ""
-    found = {name for label, name in _by_label().items() if words in label}
-    return found.pop() if len(found) == 1 else preset(words.replace(" ", "-"))
+    names = {name for label, name in _by_label().items() if words in label}
+    return names.pop() if len(names) == 1 else preset(words.replace(" ", "-"))
 
 
 MOST_NEAR = 4  # models that are suggested
@@ -648,8 +648,8 @@ def _chip_label(name: str) -> str:
 @functools.cache
 def _memory_label(name: str) -> str:
     """As the label has it: '36 GB'."""
-    found: list[str] = re.findall(r"[0-9]+ GB", catalog.accelerator(name).label)
-    return found[-1]
+    sizes: list[str] = re.findall(r"[0-9]+ GB", catalog.accelerator(name).label)
+    return sizes[-1]
 
 
 def _node_label(name: str) -> str:

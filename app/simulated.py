@@ -48,25 +48,25 @@ def _charts(found: Stream) -> None:
 def requests() -> None:
     """The plan's stream of requests, by how the cache is handed out."""
     plan, (lengths, file) = state.plan(), given.lengths()
-    found = shared.stream(plan, lengths)
-    if not found:
+    simulated = shared.stream(plan, lengths)
+    if not simulated:
         parts.absent("A stream of requests")
         return
-    parts.small(parts.plain(stream.load_text(found, plan, file)))
-    for note in found.notes:
+    parts.small(parts.plain(stream.load_text(simulated, plan, file)))
+    for note in simulated.notes:
         parts.small(parts.plain(note))
-    if not stream.served(found):
+    if not stream.served(simulated):
         return
-    parts.stream_metrics(stream.metrics(stream.of_plan(found, plan), plan))
-    _charts(found)
-    elements.table("strategies", stream.rows(found), columns=stream.shown(found))
-    parts.small(stream.legend(found))
+    parts.stream_metrics(stream.metrics(stream.of_plan(simulated, plan), plan))
+    _charts(simulated)
+    elements.table("strategies", stream.rows(simulated), columns=stream.shown(simulated))
+    parts.small(stream.legend(simulated))
     speeds = shared.speeds(plan)
     st.markdown("##### Time per token against throughput")
-    elements.chart("stream_speed", stream.speed(speeds, found))
+    elements.chart("stream_speed", stream.speed(speeds, simulated))
     elements.caption("speeds")
     with st.container(horizontal=True):
-        elements.file("moments", partial(stream.moments, found))
+        elements.file("moments", partial(stream.moments, simulated))
         elements.file("speeds", partial(stream.speeds, speeds))
 
 

@@ -93,8 +93,8 @@ def furthest() -> None:
                 continue
             with st.container(horizontal=True, vertical_alignment="center"):
                 _answer(path, label, text, find(state.plan()))
-                if found := further(state.plan()):
-                    _with_a_change(path, *found)
+                if with_change := further(state.plan()):
+                    _with_a_change(path, *with_change)
         _to_train()
 
 
@@ -119,9 +119,9 @@ def booked() -> None:
 
 def _to_train() -> None:
     if text := within_text(state.plan()):
-        found = shared.fewest_to_train(state.plan())
+        fewest = shared.fewest_to_train(state.plan())
         with st.container(horizontal=True, vertical_alignment="center"):
-            _answer("cluster.gpus", f"Fewest GPUs {text}", "{:,}", found)
+            _answer("cluster.gpus", f"Fewest GPUs {text}", "{:,}", fewest)
 
 
 def _answer(path: str, label: str, text: str, solved: Solved) -> None:

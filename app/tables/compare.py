@@ -45,14 +45,14 @@ FIELD, FIGURE = "field", "figure"  # the heads of the first column
 
 def compared_fields(columns: Sequence[Column], alike: bool) -> Rows:
     """The fields in which plans differ, or all of them."""
-    found = differing([c.plan for c in columns], alike)
+    different = differing([c.plan for c in columns], alike)
     return [
         {
             FIELD: title_of(path),
             **{c.name: field_text(path, v) for c, v in zip(columns, of, strict=True)},
             "key": path,
         }
-        for path, of in found.items()
+        for path, of in different.items()
         if path != "version"
     ]
 
@@ -92,7 +92,7 @@ def compared_figures(
 ) -> Rows:
     """The figures side by side, each with its difference from the plan `base`: those in which the
     plans differ, or all."""
-    found = []
+    different = []
     for path, of in figures_of([c.report for c in columns]).items():
         e = next((e for book in books if (e := book.explained(path))), None)
         if e is None or not (alike or any(v != of[0] for v in of)):
@@ -100,8 +100,8 @@ def compared_figures(
         row: dict[str, Any] = {FIGURE: _title(e.what, path)}
         for i, (c, value) in enumerate(zip(columns, of, strict=True)):
             row[c.name] = _figure(value, of[base], e.unit, i == base)
-        found.append({**row, PATH: path})
-    return found
+        different.append({**row, PATH: path})
+    return different
 
 
 def compared_listed(columns: Sequence[Column], base: int, alike: bool) -> Rows:

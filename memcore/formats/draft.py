@@ -214,7 +214,7 @@ class Keys:
         try:
             return value is not None and flag(value)
         except UnsaidError:
-            self.neither[next(key for key in keys if key in self.values)] = value
+            self.neither.setdefault(next(key for key in keys if key in self.values), value)
             return True
 
     def named(self, *keys: str) -> str:

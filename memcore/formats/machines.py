@@ -42,6 +42,11 @@ def _numbers(name: str, content: str) -> list[int]:
     return [int(found) for found in re.findall(PLACES.table[name], content, re.MULTILINE)]
 
 
+def replicas(content: str) -> int:
+    """Servers of one kind that a cluster's file asks for, 0 where it does not say it."""
+    return max(_numbers("replicas", content[:MOST_LOOKED_AT]), default=0)
+
+
 def counted(content: str) -> tuple[int, int]:
     """Machines, and GPUs of each, that a cluster's file asks for a training; 0 where it does not
     say it."""

@@ -159,6 +159,10 @@ def _config(keys: Keys, layers: int, draft: Draft) -> dict[str, Any] | None:
     if not vocabulary:
         vocabulary = GPT2_VOCABULARY if "GPT2" in kind or not rotary else LLAMA_VOCABULARY
         taken = "the kind of tokenizer"
+        patched = str(keys.take("patch_tokenizer_type") or "").lower()
+        more = draft.count(keys, "extra_vocab_size")
+        if words := MEGATRON.table["patched_tokenizers"].get(patched):
+            vocabulary, taken = words + more, f"--patch-tokenizer-type and {more:,} more"
         named = str(keys.values.get("tokenizer_model") or "")
         if "HuggingFace" in kind and (found := hub.preset(named)):
             config = catalog.model_entry(found)["config"]

@@ -99,7 +99,7 @@ def _rollouts(keys: Keys, draft: Draft) -> None:
         draft.otherwise("train.seq_len", prompt + ANSWER, key)
         if not prompt:
             draft.leave(key, FIRST)
-    keys.take("num_generations")
+    answers = draft.count(keys, "num_generations")
     again = draft.count(keys, "steps_per_generation")
     key = keys.written("steps_per_generation")
     apart = draft.count(keys, "generation_batch_size")
@@ -109,6 +109,9 @@ def _rollouts(keys: Keys, draft: Draft) -> None:
         times = again or draft.fields.get("train.grad_accumulation", 1)
         mine = apart // around.gpus if apart else each * times
         draft.put("together.rollouts", max(1, mine), key, f"{each} x {times} of a GPU")
+        if answers and (total := max(1, mine) * around.gpus) % answers:
+            why = f"{total} rollouts of all GPUs are no multiple of {answers} answers to a prompt"
+            draft.leave("num_generations", f"{why}: TRL refuses to start so")
 
     draft.later.append(shared_out)
     reference(keys, draft, "gpu", "beta", "rl_beta")

@@ -125,6 +125,8 @@ class Condition:
         if self.sign == "=":
             said = keys.one(*self.names, words=self.words) if self.of_keys else said
             on = ("" if said is None else str(said).lower()) in self.words
+            if on and said is not None and self.of_keys:  # a word that is known is not unclear
+                keys.neither |= dict.fromkeys(self.names)
         elif self.sign == ">":
             many = draft.count(keys, *self.names) if self.of_keys else int(said or 0)
             on = many > int(self.words[0])

@@ -261,6 +261,10 @@ def read_files(
     for text in texts:
         launchers.allocator(text.content, draft)
         _unsure(text, kinds[text.name], draft)
+        if kinds[text.name] in SERVERS and (copies := machines.replicas(text.content)) > 1:
+            draft.leave(
+                "replicas", f"{copies}: one of these servers is planned, on GPUs of its own"
+            )
     versioned = servers.versioned([text.content for text in texts], draft)
     if ON_PYTORCH.intersection(kinds.values()):
         draft.otherwise(launchers.ALLOCATOR, NATIVE, "PYTORCH_ALLOC_CONF")

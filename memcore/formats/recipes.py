@@ -34,9 +34,9 @@ def jobs(content: str) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
-            parameters = python.defaults(node, {})
-            said = dict(_keywords(node))
-            said |= {RECIPES.renamed.get(name, name): value for name, value in parameters}
+            parameters = {**dict(python.defaults(node, {})), **_given(tree, node)}
+            said = dict(_keywords(node, parameters))
+            said |= {RECIPES.renamed.get(name, name): value for name, value in parameters.items()}
             said |= dict(_assigned(_lines(node, helpers, left)))
             if len(MARKS & said.keys()) >= 3:
                 tried = (node.name, *map(_callee, _calls(node)), str(constants.get("NAME", "")))
@@ -126,10 +126,21 @@ def _lines(
             yield from ast.walk(statement)
 
 
-def _keywords(node: ast.FunctionDef) -> Iterator[tuple[str, Any]]:
+def _given(tree: ast.Module, node: ast.FunctionDef) -> dict[str, Any]:
+    """What the module, outside of its functions, gives a function's parameters."""
+    found: dict[str, Any] = {}
+    for line in (each for each in tree.body if not isinstance(each, ast.FunctionDef)):
+        for call in (each for each in _calls(line) if python.last_name(each.func) == node.name):
+            first = zip((each.arg for each in node.args.args), call.args, strict=False)
+            found |= {name: python.value(value, {}) for name, value in first}
+            found |= python.arguments(call, {})[0]
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _keywords(node: ast.FunctionDef, constants: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """What a function says in calls, as run.Config(MegatronStrategy, context_parallel_size=2)."""
     for call in _calls(node):
-        for name, said in python.arguments(call, {})[0].items():
+        for name, said in python.arguments(call, constants)[0].items():
             if said is not None and not isinstance(said, Mapping):
                 yield RECIPES.renamed.get(name, name), said
 

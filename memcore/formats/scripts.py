@@ -7,6 +7,7 @@ Sources: the calls of transformers 5.23, trl 1.16, peft 0.21 and Unsloth of 2026
 from __future__ import annotations
 
 import ast
+import math
 import re
 from typing import Any
 
@@ -20,6 +21,8 @@ from memcore.words.training import EXPANDABLE
 TRAINS = re.compile(
     r"(?:Training(?:Arguments|Args)|(?:[A-Z]\w*PO|SFT|KTO|BCO|RLOO|PRM|GKD|Reward|NashMD)Config)$"
 )
+RECOMPUTES = ("gradient_checkpointing_enable", "prepare_model_for_kbit_training")
+RECOMPUTED = "recomputed by a call"  # the key of which of these is called
 SETS_UP = {"from_pretrained", "LoraConfig", "get_peft_model", "BitsAndBytesConfig"}
 NAMES = {"r": "lora_r"}  # of PEFT's LoraConfig
 MODEL = "model_name_or_path"
@@ -72,6 +75,8 @@ def settings(content: str) -> dict[str, Any]:
         if (made := CONFIG.search(called)) and OF_SIZE & said.keys():
             kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", made[1]).lower()
             beside.setdefault(SIZES, {"model_type": KINDS.get(kind, kind), **said})
+        if called in RECOMPUTES and given.get("use_gradient_checkpointing", True):
+            beside.setdefault(RECOMPUTED, called)
         if called.endswith("Trainer") and isinstance(said.get("model"), str):
             beside.setdefault(MODEL, said["model"])
         if TRAINS.search(called):
@@ -114,6 +119,17 @@ def read(content: str, draft: Draft) -> None:
         draft.put("train.adapter_dtype", "fp32", "Unsloth's get_peft_model")
     if re.search(r"^\s*\w+ = prepare_model_for_kbit_training\(", content, re.MULTILINE):
         draft.put("train.unquantized_dtype", "fp32", "prepare_model_for_kbit_training")
+    if call := said.pop(RECOMPUTED, ""):  # which the Trainer's own switch does not turn off
+        said.pop("gradient_checkpointing", None)
+        draft.put("train.checkpointing", "full", f"{call}()", True)
+    answers, unit = said.get("num_generations"), "per_device_train_batch_size"
+    each = said.get(unit, 1), said.get("gradient_accumulation_steps", 1)
+    if "unsloth" in content and isinstance(answers, int) and math.prod(each) % answers:
+        said[unit] = answers
+        why = (
+            f"{answers} is planned, as Unsloth sets it where a batch is no multiple of the answers"
+        )
+        draft.leave(unit, f"{why} to a prompt")
     sizes = said.pop(SIZES, None)
     if sizes is not None and not said.get(MODEL):
         draft.config = draft.config or sizes

@@ -421,6 +421,12 @@ def _shared_out(keys: Keys, draft: Draft) -> int:
     if keys.on("enable_expert_parallel") or keys.values.get("ep") is True:
         experts = tp * max(1, copies)
     apart = keys.on("enable_dp_attention", "enable_attention_dp")
+    limit = draft.fields.get("serve.max_num_seqs", 0)
+    if limit and copies > 1 and keys.on("enable_dp_attention"):
+        # SGLang's limit is of all ranks together (tp_worker.py: max_running_requests // dp_size)
+        key, said = keys.named("max_running_requests"), f"{limit} of {copies} ranks"
+        draft.forget("serve.max_num_seqs")
+        draft.put("serve.max_num_seqs", max(1, limit // copies), key, said)
 
     def share_out(draft: Draft, around: Around) -> None:
         ranks = draft.fields.get("serve.tp", 1)
@@ -630,9 +636,12 @@ def _sglang(keys: Keys, draft: Draft) -> None:
     model = keys.take("speculative_draft_model_path", "speculative_draft_model")
     # With the token that is sure; in a chain of guesses one more than steps.
     checked = draft.count(keys, "speculative_num_draft_tokens")
-    if checked > 1:
+    wide, steps = (draft.count(keys, f"speculative_{n}") for n in ("eagle_topk", "num_steps"))
+    if wide > 1 and steps:
+        why = f"a tree of {checked or 'several'} tokens is planned as a chain of {steps}, its depth"
+        draft.leave(keys.written("speculative_eagle_topk"), why)
+    elif checked > 1:
         keys.values["speculative_num_steps"] = checked - 1
-    keys.take("speculative_eagle_topk")
     if str(method).lower() == "eagle" and model is None:
         keys.values["speculative_algorithm"] = "nextn"  # a head of the model's own
 

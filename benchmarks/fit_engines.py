@@ -81,13 +81,12 @@ def operations(server: Server, parts: Sequence[served.Part]) -> list[tuple[float
 @dataclass(frozen=True)
 class Row:
     """A server and its steps: their operations, tokens, sequences, and whether they read
-    prompts. prompts: of a step in a wave."""
+    prompts."""
 
     server: Server
     engine: str
     running: int
     steps: Sequence[tuple[Sequence[served.Part], int, int, bool]]
-    prompts: int = 1
 
 
 def products(gpu: Accelerator, dtype: str) -> int:
@@ -118,7 +117,6 @@ class Steps:
         self.tokens = np.array([[s[1] for s in r.steps] for r in rows], float).T
         self.sequences = np.array([[s[2] for s in r.steps] for r in rows], float).T
         self.reads = [s[3] for s in rows[0].steps]
-        self.prompts = np.array([r.prompts for r in rows], float)
         self.waves = np.array([served.in_waves(r.server) for r in rows])
         self.guesses = np.array([p.serve.draft_tokens for p in plans], float)
         self.drafts = np.array([[drafting(s[0]) for s in r.steps] for r in rows]).T  # as they are
@@ -217,16 +215,16 @@ def ring(server: Server, tokens: int) -> float:
 
 
 def closed(server: Server, engine: str) -> Row:
-    """A closed loop: a step of all, one with prompts, a prompt alone, and those of a wave."""
+    """A closed loop: a step of all, one with prompts, and a prompt alone."""
     s, plan = server.numbers.serve, server.plan.serve
-    n = int(s.running)
-    rows, prompts = n * (1 + plan.draft_tokens), served.wave_prompts(server, n)
+    n, now = int(s.running), int(s.joining_tokens)
+    rows, prompts = n * (1 + plan.draft_tokens), max(1, round(now / plan.prompt_len))
+    beside, who = (rows, n) if served.mixes(server) else (0, prompts)
     return Row(server, engine, n, [
         (s.decode, rows, n, False),
-        (s.joined, rows + served.joining(server, n), n, True),
+        (s.joined, beside + now, who, True),
         (s.prefill, plan.prompt_len, 1, True),
-        (s.wave or s.prefill, plan.prompt_len * (prompts if s.wave else 1), prompts, True),
-    ], prompts)  # fmt: skip
+    ])  # fmt: skip
 
 
 def steady(server: Server) -> Row:
@@ -257,14 +255,15 @@ class Table:
         self.most = Steps([steady(s) for s, _ in rows])
         self.per_second = np.array([value for _, value in rows])
         self.points = point = [p for p, _ in kept]
-        self.joining = self.steps.tokens[1] - self.steps.tokens[0]
         loops = [s.numbers.serve for _, s in kept]
+        self.joining = np.array([n.joining_tokens for n in loops], float)
         self.again = np.array([n.again_tokens or 0 for n in loops], float)
         self.together = np.array([served.ends_together(p.plan) for p, _ in kept])
         self.out = np.array([n.out_sequences or 0 for n in loops], float)
         for name in ("prompt", "output", "at_once", "first", "token"):
             setattr(self, name, np.array([getattr(p, name) for p in point], float))
         self.gpu = np.array([p.gpu for p in point])
+        self.alike = np.array([p.varies < 1 for p in point])  # else how they differ is not known
         self.model = np.array([p.model for p in point])
         self.unlike = np.array([(p.engine, p.version, p.gpu, p.model) == UNLIKE for p in point])
         self.of_most = {
@@ -275,17 +274,16 @@ class Table:
     def point_seconds(self, c: dict[str, float]) -> tuple[Array, Array]:
         """Seconds per token, and of the first one (memcore/serving/time.py has the same)."""
         n = self.steps.running
-        decode, joined, prompt, wave = (self.steps.seconds(k, c) for k in range(4))
-        read = self.prompt + self.again
-        reading = n * np.maximum(0, joined - decode) * read / self.joining
+        decode, joined, prompt = (self.steps.seconds(k, c) for k in range(3))
+        read, waves = self.prompt + self.again, self.steps.waves
+        reading = n * np.maximum(0, joined - np.where(waves, 0, decode)) * read / self.joining
         right = c["guessed"]
         a_step = (1 - right ** (self.steps.guesses + 1)) / (1 - right)
         steps = self.output / a_step * decode
         before = c["wave"] * (n - 1) + c["prompts before"] * reading / (steps + reading)
-        waves = n / self.steps.prompts * wave
-        others = self.together * np.maximum(0, 0.5 * (waves + wave) - prompt)
-        others = np.where(self.steps.waves, others, 0.0)
-        queue = np.maximum(others, before * prompt) + c["steps before"] * decode
+        others = self.together * np.maximum(0, 0.5 * (reading + joined) - prompt)
+        mixed = before * prompt + c["steps before"] * decode
+        queue = np.where(waves, np.maximum(others, c["wave"] * (n - 1) * prompt), mixed)
         first = 1e-3 * self.steps.by_engine(c, "first") + prompt + queue
         request = np.maximum(steps + reading, first + steps)
         wait = np.maximum(0, self.at_once - n - self.out) / n * request
@@ -294,7 +292,7 @@ class Table:
     def loss(self, c: dict[str, float], chosen: Array, most: Array) -> float:
         token, first = self.point_seconds(c)
         a = np.minimum(sized(np.log(token / self.token)), 0.5)
-        b = np.minimum(sized(np.log(first / self.first)), 0.8)
+        b = np.where(self.alike, np.minimum(sized(np.log(first / self.first)), 0.8), 0.0)
         ours = self.most.running / self.most.seconds(0, c)
         d = np.minimum(sized(np.log(ours / self.per_second)), 0.5)
         more = OF_THROUGHPUT * d[most].mean() if most.any() else 0.0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from memcore.cli.printing import answer, fail, table
 from memcore.cli.reading import given_plan, read
 from memcore.errors import PlanError, shown_path
+from memcore.serving.serve import NOTICED
 from memcore.units import seconds_text
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ def _streamed(plan: Plan, stream: Stream) -> Iterable[str]:
         f"{stream.prompt_tokens_mean:,.0f} and outputs of {stream.output_tokens_mean:,.0f} tokens "
         f"on average;\nroom for {stream.capacity_tokens:,} tokens in the KV cache of one replica"
     )
+    notes = list(stream.notes)
+    if stream.load and stream.load >= NOTICED:  # before the figures that it makes long
+        yield f"Note: {notes.pop(0)}"
     runs = stream.runs
     head = ("At once", "mean", "most", "put out", "refused", "tokens/s", "seconds")
     rows = [
@@ -89,7 +93,7 @@ def _streamed(plan: Plan, stream: Stream) -> Iterable[str]:
     yield "\n".join(table(("Median, 99th percentile", *WAITS), spreads))
     aimed = [(r.label, f"{r.attained:.1%}", f"{r.goodput:,.3g}") for r in runs if r.attained]
     yield "\n".join(table(("Within targets", "of requests", "a second"), aimed)) if aimed else ""
-    yield "\n".join(f"Note: {note}" for note in stream.notes)
+    yield "\n".join(f"Note: {note}" for note in notes)
 
 
 def _spread(spread: Spread | None) -> str:

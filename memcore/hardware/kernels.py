@@ -14,7 +14,7 @@ from memcore.hardware.accelerator import Accelerator
 from memcore.hardware.constants import SERVED, Constant, exactly
 
 ENGINES_FIT = (
-    "fitted to the 888 points of presets/evidence/engines.csv, less 51 that are not what they say "
+    "fitted to the 915 points of presets/evidence/engines.csv, less 51 that are not what they say "
     "(Accuracy: vLLM 0.12 with Qwen3 235B on H200), and to the 38 of throughput.csv together: "
     "least absolute logarithm of the time per token, of the first token at 0.3 of its weight, of "
     "the throughput at 0.4; errors where a GPU, a model or some cells are left out are on the "
@@ -211,24 +211,24 @@ def _products(of: str, **shares: float) -> Mapping[str, Constant]:
 
 
 _PRODUCTS = MappingProxyType({
-    "Blackwell": _products("Blackwell", bf16=0.7084, fp8=0.5812, fp4=0.5018),
-    "": _products("others", bf16=0.7084, fp8=0.7273),
+    "Blackwell": _products("Blackwell", bf16=0.7391, fp8=0.5832, fp4=0.5005),
+    "": _products("others", bf16=0.7391, fp8=0.7301),
 })  # fmt: skip
 # What cuts the rate of the units leaves the way to them as it is, so that products keep them busy.
 _HALVED = exactly(
     "matrix products, engines, boards with half the rate for sums in 32 bits, share of peak FLOP/s",
-    0.945,
+    0.986,
     "ratio",
     "assumed",
-    "0.7084 of others, times 1.058 / 0.793: the median best of torch.matmul in bf16 over the "
+    "0.7391 of others, times 1.058 / 0.793: the median best of torch.matmul in bf16 over the "
     "datasheet's peak on 26 such boards (GeForce 30 to 50, 0.91 to 1.16) and on 11 others (A100 "
     "to B200, A6000, L40S, 0.66 to 0.85), github.com/zzc0721/torch-performance-test-data, "
     "database.md of January 2026",
 )
 _READ = _today("engines, share of peak bandwidth", 0.93, "ratio")
-_ROWS = _today("rows of experts, gathered and summed, share of that", 0.379, "ratio")
+_ROWS = _today("rows of experts, gathered and summed, share of that", 0.3742, "ratio")
 _FOUR_GROUPED = _today(
-    "engines, experts' weights of 2 to 5 bits, widened, share of that", 0.5319, "ratio"
+    "engines, experts' weights of 2 to 5 bits, widened, share of that", 0.5321, "ratio"
 )
 _ATTENTION = _today("attention of engines to a prompt, share of peak FLOP/s", 0.65, "ratio")
 
@@ -239,15 +239,15 @@ def _routing(of: str, value: float) -> Mapping[str, Constant]:
 
 
 _HOP = _today("an all-reduce of engines over NVLink", 0.0003e-6, "seconds")
-_RANK = _today("the same, for each other GPU", 0.3598e-6, "seconds")
-_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.4163, "ratio")
-_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 8.363e-6,
+_RANK = _today("the same, for each other GPU", 0.3433e-6, "seconds")
+_LINK = _today("an all-reduce of engines over NVLink, share of its peak", 0.4186, "ratio")
+_PROMPTS = _today("between kernels, engines, of a step that reads prompts, more", 6.615e-6,
                   "seconds per layer")  # fmt: skip
-_LATENT = _today("the same, of latent attention", 724.1e-6, "seconds per layer")
+_LATENT = _today("the same, of latent attention", 703.0e-6, "seconds per layer")
 _ABSORBED = _today(
-    "between kernels, engines, of latent attention, more", 37.89e-6, "seconds per layer"
+    "between kernels, engines, of latent attention, more", 44.04e-6, "seconds per layer"
 )
-_ALIKE = _today("tokens of a step, as they choose experts", 0.4657, "ratio")
+_ALIKE = _today("tokens of a step, as they choose experts", 0.4635, "ratio")
 
 
 def _engine(layer: Constant, routed: Mapping[str, Constant]) -> Mapping[str, Kernels]:
@@ -264,14 +264,14 @@ def _engine(layer: Constant, routed: Mapping[str, Constant]) -> Mapping[str, Ker
 
 
 VLLM = _engine(
-    _today("between kernels, vLLM", 60.57e-6, "seconds per layer"), _routing("vLLM", 18.28e-6)
+    _today("between kernels, vLLM", 61.45e-6, "seconds per layer"), _routing("vLLM", 19.33e-6)
 )
 SGLANG = _engine(
-    _today("between kernels, SGLang", 81.19e-6, "seconds per layer"), _routing("SGLang", 31.64e-6)
+    _today("between kernels, SGLang", 66.68e-6, "seconds per layer"), _routing("SGLang", 37.8e-6)
 )
 TENSORRT_LLM = _engine(
-    _today("between kernels, TensorRT-LLM", 53.07e-6, "seconds per layer"),
-    _routing("TensorRT-LLM", 31.28e-6),
+    _today("between kernels, TensorRT-LLM", 53.28e-6, "seconds per layer"),
+    _routing("TensorRT-LLM", 31.98e-6),
 )
 
 # --- llama.cpp and MLX, by the memory of what they run on -----------------------------------------
@@ -335,7 +335,7 @@ def _off(what: str, low: float, high: float, source: str, certainty: str = "meas
 
 
 _POINTS = (
-    "the 888 points of presets/evidence/engines.csv, to most of which the constants were fitted"
+    "the 915 points of presets/evidence/engines.csv, to most of which the constants were fitted"
 )
 _LOGS = "the speeds in presets/evidence/served.toml"
 _TABLES = "the llama.cpp tables of presets/evidence/native.jsonl"
@@ -349,10 +349,10 @@ OFF_TODAY = Off(
     _off("time per token, engines, mixtures", 0.91, 1.50, _POINTS),
     _off("first token, engines, mixtures", 0.765, 1.47, _POINTS),
 )
-_SGLANG_TOKEN = _off("time per token, SGLang", 0.835, 1.21, f"63 of {_POINTS}")
+_SGLANG_TOKEN = _off("time per token, SGLang", 0.88, 1.19, f"90 of {_POINTS}")
 _SGLANG_FIRST = _off(
-    "first token, SGLang", 0.78, 10.6,
-    f"63 of {_POINTS}; a quarter of these took 5 s and more: of one version all whose prompts have "
+    "first token, SGLang", 0.77, 10.8,
+    f"90 of {_POINTS}; a sixth of these took 5 s and more: of one version all whose prompts have "
     "more than 16,384 tokens at once, whatever the load",
 )  # fmt: skip
 OFF_SGLANG = Off(_SGLANG_TOKEN, _SGLANG_FIRST, _SGLANG_TOKEN, _SGLANG_FIRST)

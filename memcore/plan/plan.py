@@ -96,7 +96,15 @@ class Plan(Section):
         except ValidationError as e:
             raise PlanError(_issues(e)) from None
         self._take_what_the_model_has()
+        self._take_what_a_loop_has()
         _check(self)
+
+    def _take_what_a_loop_has(self) -> None:
+        """Fixed lengths, as benchmarks send them, where a closed loop says nothing of how they
+        differ."""
+        says = {"lengths", "prompt_cv", "output_cv"} & self.serve.model_fields_set
+        if self.serve.arrivals == "closed" and not says:
+            self._take({"serve.lengths": "fixed"})
 
     def _take_what_the_model_has(self) -> None:
         """In fields that the plan does not name: the best attention, where the model's code has not

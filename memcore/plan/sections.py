@@ -1265,7 +1265,8 @@ class Serve(Section):
         serving.LENGTHS,
         "lognormal",
         "Lengths",
-        "How prompts and outputs of the stream differ; prompt and output length are the means.",
+        "How prompts and outputs of the stream differ; prompt and output length are the means. "
+        "Those of a closed loop whose plan does not say are fixed, as benchmarks send them.",
         key="lengths",
         group="Request stream",
     )

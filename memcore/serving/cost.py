@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from memcore.quantity.reading import Read, at_least_zero, quantity
+from memcore.quantity.reading import Read, quantity
 from memcore.serving.time import closed, joins
 from memcore.serving.towers import runs_tower
 from memcore.units import HOUR, MILLION
-from memcore.words.serving import PREFILLS
 
 SHARED = (
-    "a replica that is busy all along: a prompt is charged with the steps that read it, in a "
-    "closed loop with what it adds to them; an output token with its share of all else, so that "
+    "a replica that is busy all along: a prompt is charged with what it adds to the steps of those "
+    "that generate; an output token with its share of all else, so that "
     "both together are the replica's time"
 )
 
@@ -27,10 +26,7 @@ def prompt_token_seconds(x: Any) -> Read | None:
         return None
     if joins(x.server):
         return x.serve.interruption_seconds / x.plan.serve.prompt_len
-    step = x.serve.prefill_step
-    if PREFILLS[x.plan.serve.prefill].chunked:  # its steps generate besides, which outputs pay for
-        step = at_least_zero(step - x.serve.decode_step)
-    read = x.serve.prefill_steps * step
+    read = x.serve.prefill_steps * x.serve.prefill_step
     if runs_tower(x.server):
         read = x.serve.tower_seconds + read
     return read / x.plan.serve.prompt_len

@@ -7,7 +7,7 @@ from memcore.plan.model_rules import served_positions
 from memcore.plan.plan import Plan
 from memcore.report import Serve
 from memcore.serving.cache import room
-from memcore.serving.serve import REMEDY, nothing_fits, of_fewer, serve
+from memcore.serving.serve import REMEDY, load_of, nothing_fits, of_fewer, saturation, serve
 from memcore.serving.server import Server, one_forward
 from memcore.serving.time import host_rate
 from memcore.serving.towers import tries_images
@@ -48,6 +48,9 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
         notes.append(f"Serving: {reason}. {REMEDY}.")
     elif served.running < s.concurrency:
         notes.append(of_fewer(plan, served))
+    as_usual = type(s).model_fields["arrival_rate"].default  # which nobody said
+    if s.arrival_rate != as_usual and (why := saturation(plan, load_of(plan, served))):
+        notes.append(f"Serving: {why}; a time to first token is of a request that need not wait.")
     model = plan.architecture
     notes += (f"Serving: {issue.message}." for issue in served_positions(plan, model))
     if model.encoder_decoder:
@@ -102,6 +105,13 @@ def serving_notes(plan: Plan, served: Serve, server: Server | None = None) -> li
         notes.append(_of_states(server, served))
     if s.gpu_layers or s.cpu_moe_layers:
         notes.append(_on_host(server))
+    if model.kv_rank and model.experts and 1 < plan.serving_tp <= plan.parallel.ep:
+        notes.append(
+            f"Serving: each of the {plan.serving_tp} ranks keeps all latents of every sequence. "
+            "Servers of many sequences have attention apart on each rank and experts shared out "
+            "(enable_attention_dp, --enable-dp-attention), which keeps each once: that is "
+            f"serve.tp=1 with parallel.ep={plan.parallel.ep}."
+        )
     if plan.second_tier:
         notes.append(_of_second_tier(server, served))
     elif plan.streams_cache:

@@ -173,9 +173,7 @@ def _parts(book: Book, which: str) -> list[time.Part]:
     return found
 
 
-@rule(
-    "serve.prefill|decode|joined|wave|tower.*", f"serve.prefill|decode|joined|wave|tower.*.{FIELDS}"
-)
+@rule("serve.prefill|decode|joined|tower.*", f"serve.prefill|decode|joined|tower.*.{FIELDS}")
 def _operation(book: Book, which: str, i: str, field: str = "seconds") -> Explanation:
     part, base = _parts(book, which)[int(i)], f"serve.{which}.{i}"
     o = part.time
@@ -443,12 +441,11 @@ def _sum(book: Book, which: str) -> Formula:
 _STEPS = {
     "prefill_step": "A step of the prompt",
     "decode_step": "A step of all that run",
-    "joined_step": "A step of all that run, with prompts",
-    "wave_step": "A step of prompts that came together",
+    "joined_step": "A step that reads prompts, where many come",
 }
 
 
-@rule("serve.prefill_step|decode_step|joined_step|wave_step")
+@rule("serve.prefill_step|decode_step|joined_step")
 def _step(book: Book, which: str) -> Explanation:
     what = _STEPS[which]
     return about(what, "seconds", _sum(book, which.removesuffix("_step")), "On one replica.")

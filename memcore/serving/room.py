@@ -528,6 +528,17 @@ def computed_tokens(x: Any) -> Read:
     return new
 
 
+BATCHES = (
+    "as many batches are under way as the pipeline has stages, one in each (vLLM's "
+    "max_concurrent_batches, SGLang's event_loop_pp, TensorRT-LLM's num_micro_batches)"
+)
+
+
+def batches(server: Server) -> int:
+    """Batches of sequences that are under way at once, in the stages of a pipeline."""
+    return int(server.plan.serving_pp) if server.engine.pipelines else 1
+
+
 @quantity("serve.step_sequences", "Sequences of one step", "sequences", sources=[SCHEDULER])
 def step_sequences(x: Any) -> Read:
     """That can generate at once in steps of max_batched_tokens, as memory alone would not say.
@@ -539,10 +550,15 @@ def step_sequences(x: Any) -> Read:
     each = where(s.draft_tokens > 0, each + s.draft_tokens, each)
     meaning = "Each takes a token of every step, and with a draft its guesses."
     mixes = PREFILLS[s.prefill].chunked and s.arrivals != "closed"
+    mixes = mixes and not x.server.engine.alternates
     if mixes and not x.server.plan.architecture.encoder_decoder:
         each = each + x.serve.computed_tokens / (s.output_len / x.serve.tokens_per_step)
         meaning += " In the long run prompts take as many for each as a request has of them."
-    return x.said(largest(1, floor(x.serve.batched_tokens / each)), meaning)
+    found = largest(1, floor(x.serve.batched_tokens / each))
+    if batches(x.server) > 1:
+        meaning += " Each stage of a pipeline has a batch of its own."
+        found = x.known("batches under way", batches(x.server), source=BATCHES) * found
+    return x.said(found, meaning)
 
 
 LETS_IN = (

@@ -103,6 +103,43 @@ def nothing_fits(served: Serve) -> str:
     )
 
 
+def most_requests(plan: Plan, served: Serve) -> float:
+    """Requests per second that a replica serves in the long run, of the plan's own lengths; where
+    prompts are read elsewhere, as many as the slower of both does. 0 where nothing is served."""
+    if not served.tokens_per_second:
+        return 0.0
+    most = served.tokens_per_second / plan.serve.output_len
+    if not PREFILLS[plan.serve.prefill].elsewhere:
+        return most
+    assert served.ttft_seconds is not None
+    sent, waits = served.transfer_seconds or 0.0, served.wait_seconds or 0.0
+    read = served.ttft_seconds - sent - waits - (served.first_seconds or 0.0)
+    return min(most, 1 / max(read, sent))
+
+
+NOTICED = 1.05  # less is within what the times are off
+
+
+def load_of(plan: Plan, served: Serve) -> float | None:
+    """Requests that come over those that a replica can serve, where they come at a rate."""
+    most = most_requests(plan, served)
+    if plan.serve.arrivals not in ("poisson", "regular") or not most:
+        return None
+    return plan.serve.arrival_rate / most
+
+
+def saturation(plan: Plan, load: float | None) -> str:
+    """Why waiting has no end where more requests come than are served; '' where it has one."""
+    if load is None or load < NOTICED:
+        return ""
+    rate = plan.serve.arrival_rate
+    return (
+        f"this load is {load:,.3g} times what the server can do: waiting grows without end. "
+        f"{rate:,.3g} requests come each second (serve.arrival_rate), and a replica serves "
+        f"{rate / load:,.3g}"
+    )
+
+
 def curve(plan: Plan) -> tuple[Point, ...]:
     """Throughput and latency of one replica against how many sequences run."""
     server = Server.of(plan)

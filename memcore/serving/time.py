@@ -43,7 +43,7 @@ from memcore.quantity.reading import (
 )
 from memcore.report import OperationTime
 from memcore.serving.cache import SERVER
-from memcore.serving.room import SCHEDULER, puts_out
+from memcore.serving.room import BATCHES, SCHEDULER, batches, puts_out
 from memcore.serving.towers import of_prompt, rows, runs_tower
 from memcore.tape.dims import CHOSEN, EXPERT_D, EXPERTS, HEADS, TP, D
 from memcore.tape.ledger import Amounts
@@ -129,15 +129,6 @@ def parts(server: Server, batch: int, tokens: int, context: float, logits: int) 
     found += of_head(server, logits)
     reads = tokens > 1 + server.plan.serve.draft_tokens
     return found + between(server, found, batch * tokens, batch, reads)
-
-
-def mixed(server: Server, running: int, context: float, chunk: int, start: float) -> list[Part]:
-    """One step of `running` sequences together with a part of another's prompt, at `start`."""
-    found = of_layers(server, 1, running + chunk)
-    found += mixing(server, running, 1, context)
-    found += mixing(server, 1, chunk, start + chunk / 2)
-    found += of_head(server, running + 1)
-    return found + between(server, found, running + chunk, running + 1, reads=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -669,10 +660,8 @@ def prompt(server: Server, running: int, chunks: int, left: int) -> list[Part]:
     if closed(server) or not PREFILLS[s.prefill].chunked:
         return parts(server, 1, n, reach(server), 1) + from_second_tier(server, n)
     chunk = -(-n // chunks)
-    step = min(left, max(chunk, round(prompts_beside(server, running))))
-    start = s.prompt_len - n + (n - chunk) / 2
-    found = mixed(server, running, context_of(server), step, start)
-    return found + from_second_tier(server, step)
+    now = min(left, max(chunk, round(prompts_beside(server, running))))
+    return reading(server, running if mixes(server) else 0, now)
 
 
 def from_second_tier(server: Server, tokens: float) -> list[Part]:
@@ -704,43 +693,65 @@ def closed(server: Server) -> bool:
 
 
 def joins(server: Server) -> bool:
-    """Whether it is one, and prompts are read where others generate."""
-    return closed(server) and not PREFILLS[server.plan.serve.prefill].elsewhere
+    """Whether prompts are read where others generate; those of an encoder-decoder in a closed loop
+    alone."""
+    if PREFILLS[server.plan.serve.prefill].elsewhere:
+        return False
+    return closed(server) or not server.plan.architecture.encoder_decoder
 
 
-def joining(server: Server, running: int) -> int:
-    """Tokens of prompts in a step that reads any, in a closed loop: a whole prompt, or as many as
-    come for what each step ends, if the step has room for them."""
-    s = server.plan.serve
-    left = max(1, server.plan.batched_tokens - running * (1 + s.draft_tokens))
-    return int(min(left, max(new_of_prompt(server), prompts_beside(server, running))))
-
-
-def joined(server: Server, running: int) -> list[Part]:
-    """One step of all that run with such tokens of prompts in it."""
-    s, now = server.plan.serve, joining(server, running)
-    own = new_of_prompt(server)
-    prompts, new = max(1, round(now / own)), 1 + s.draft_tokens
-    each, rows = now // prompts, running * (1 + s.draft_tokens)
-    whole = each == own
-    found = of_layers(server, 1, rows + now)
-    found += mixing(server, running, new, context_of(server))
-    found += mixing(server, prompts, each, reach(server) if whole else s.prompt_len - own / 2)
-    found += of_head(server, rows + prompts)
-    found += between(server, found, rows + now, running, reads=True)
-    return found + from_second_tier(server, now) + drafts(server, running)
+def mixes(server: Server) -> bool:
+    """Whether a step both reads prompts and generates; else prompts come first, and those that
+    generate wait for them."""
+    chunked = PREFILLS[server.plan.serve.prefill].chunked or closed(server)
+    return joins(server) and chunked and not server.engine.alternates
 
 
 def in_waves(server: Server) -> bool:
-    """Whether it is one where no step reads prompts and generates: all that generate wait until
-    every prompt is read, and who ends together asks again together."""
-    return joins(server) and server.engine.alternates
+    """Whether who ends together asks again together, and all that generate wait until every prompt
+    is read: a closed loop of an engine that reads prompts first."""
+    return joins(server) and closed(server) and server.engine.alternates
 
 
-def wave_prompts(server: Server, running: int) -> int:
-    """Whole prompts in a step of such a wave."""
-    fit = server.plan.batched_tokens // new_of_prompt(server)
-    return max(1, min(running, fit))
+def left_of_step(server: Server, running: int) -> int:
+    """Tokens of a step that prompts can have, where `running` others generate."""
+    theirs = running * (1 + server.plan.serve.draft_tokens) if mixes(server) else 0
+    return max(1, server.plan.batched_tokens - theirs)
+
+
+def joining(server: Server, running: int) -> int:
+    """Tokens of prompts in a step that reads any: a whole prompt, or as many as come for what each
+    step ends, if the step has room for them. In waves all come that end together."""
+    own, come = new_of_prompt(server), prompts_beside(server, running)
+    if in_waves(server):
+        come = max(come, ends_together(server.plan) * running * own)
+    return int(min(left_of_step(server, running), max(own, come)))
+
+
+def joined(server: Server, running: int) -> list[Part]:
+    """One step with such tokens of prompts in it, of all that run where the engine mixes them."""
+    generate = running if mixes(server) else 0
+    return reading(server, generate, joining(server, running))
+
+
+def reading(server: Server, running: int, now: int) -> list[Part]:
+    """One step of `running` sequences with so many tokens of prompts."""
+    s, own = server.plan.serve, new_of_prompt(server)
+    prompts, new = max(1, round(now / own)), 1 + s.draft_tokens
+    each, rows = max(1, now // prompts), running * (1 + s.draft_tokens)
+    sees = reach(server) if each == own else s.prompt_len - own / 2
+    found = of_layers(server, 1, rows + now)
+    if running:
+        found += mixing(server, running, new, context_of(server))
+    found += mixing(server, prompts, each, sees)
+    found += of_head(server, rows + prompts)
+    found += between(server, found, rows + now, running or prompts, reads=True)
+    return found + from_second_tier(server, now) + (drafts(server, running) if running else [])
+
+
+def of_batch(server: Server, running: int) -> int:
+    """Sequences of one of the batches that are under way."""
+    return -(-running // batches(server))
 
 
 def context_of(server: Server) -> int:
@@ -804,7 +815,7 @@ def points(server: Server, most: int) -> tuple[Point, ...]:
     sizes = sorted({round(2 ** (k / 2)) for k in range(2 * max(1, 4 * most).bit_length())})
     found = []
     for n in [s for s in sizes if s <= max(1, 4 * most)]:
-        step = decoding(server, n)
+        step = decoding(server, of_batch(server, n))
         each = seconds(step) / server.numbers.serve.tokens_per_step
         found.append(Point(n, n / each, each, bound(step), n <= most))
     return tuple(found)
@@ -830,31 +841,22 @@ def tower(x: Any) -> list[Part]:
 @computed("serve.prefill")
 def prefill(x: Any) -> list[Part]:
     """One of the steps that a prompt is read in."""
-    return prompt(x.server, x.serve.running, x.serve.prefill_steps, _left(x))
+    running = of_batch(x.server, x.serve.running)
+    return prompt(x.server, running, x.serve.prefill_steps, _left(x))
 
 
 @computed("serve.joined")
 def joined_step(x: Any) -> list[Part]:
-    """A step of a closed loop that reads prompts."""
+    """A step that reads prompts, where many come."""
     if not joins(x.server):
         return []
-    return joined(x.server, x.serve.running)
-
-
-@computed("serve.wave")
-def wave_step(x: Any) -> list[Part]:
-    """A step of prompts alone, of those that came together."""
-    server = x.server
-    if not in_waves(server):
-        return []
-    n, new = wave_prompts(server, x.serve.running), new_of_prompt(server)
-    return parts(server, n, new, reach(server), n) + from_second_tier(server, n * new)
+    return joined(x.server, of_batch(x.server, x.serve.running))
 
 
 @computed("serve.decode")
 def decode(x: Any) -> list[Part]:
-    """One step of all that run."""
-    return decoding(x.server, x.serve.running)
+    """One step of all that run, or of a batch of them, one for each stage of a pipeline."""
+    return decoding(x.server, of_batch(x.server, x.serve.running))
 
 
 def _sum_of(path: str, parts: str) -> None:
@@ -865,7 +867,6 @@ _sum_of("serve.tower_seconds", "tower")
 _sum_of("serve.prefill_step", "prefill")
 _sum_of("serve.decode_step", "decode")
 _sum_of("serve.joined_step", "joined")
-_sum_of("serve.wave_step", "wave")
 
 
 @computed("serve.transfer_seconds")
@@ -904,7 +905,11 @@ def tokens_per_step(x: Any) -> Read:
 def _left(x: Any) -> Read:
     """Tokens of prompts that a step has room for beside those of the sequences that run."""
     guesses, theirs = x.plan.serve.draft_tokens, x.serve.running
+    if joins(x.server) and not mixes(x.server):
+        return x.serve.batched_tokens
     own = x.known("token of a step", 1, source=SCHEDULER)
+    if batches(x.server) > 1:
+        theirs = ceil(theirs / x.known("batches", batches(x.server), source=BATCHES))
     theirs = where(guesses > 0, theirs * (own + guesses), theirs)
     return largest(1, x.serve.batched_tokens - theirs)
 
@@ -935,39 +940,46 @@ def first_seconds(x: Any) -> Read | None:
 
 
 CLOSED = "a closed loop: each step that ends a sequence lets another's prompt in"
+LONG_RUN = "in the long run each step that ends a sequence lets another's prompt in"
 
 
 @quantity(
     "serve.joining_tokens",
     "Tokens of prompts in a step that reads any",
     "tokens",
-    "Of a closed loop: a whole prompt, or as many as come for what each step ends.",
-    [CLOSED],
+    "While many come: a whole prompt, or as many as come for what each step ends.",
+    [LONG_RUN],
 )
 def joining_tokens(x: Any) -> Read | None:
     if not (x.serve.running and joins(x.server)):
         return None
-    return x.said(joining(x.server, x.server.numbers.serve.running))
+    running = of_batch(x.server, x.server.numbers.serve.running)
+    return x.said(joining(x.server, running))
 
 
 @quantity(
     "serve.interruption_seconds",
     "What a prompt adds",
     "seconds",
-    "To the steps of those that generate, in a closed loop, all of its parts together.",
-    [CLOSED],
+    "To the steps of those that generate, while many come, all of its parts together.",
+    [LONG_RUN],
 )
 def interruption_seconds(x: Any) -> Read | None:
     if not (x.serve.running and joins(x.server)):
         return None
-    more = at_least_zero(x.serve.joined_step - x.serve.decode_step)
+    more = x.serve.joined_step
+    if mixes(x.server):
+        more = at_least_zero(more - x.serve.decode_step)
     tokens, plan = x.serve.computed_tokens, x.server.plan
-    if puts_out(x.server) and plan.second_tier:
-        back = x.serve.again_tokens * x.serve.kv_bytes_per_token / host_rate(plan, x)
-        return more * tokens / x.serve.joining_tokens + back
-    if puts_out(x.server):
+    if puts_out(x.server) and not plan.second_tier:
         tokens = tokens + x.serve.again_tokens
-    return more * tokens / x.serve.joining_tokens
+    found = more * tokens / x.serve.joining_tokens
+    if puts_out(x.server) and plan.second_tier:
+        found = found + x.serve.again_tokens * x.serve.kv_bytes_per_token / host_rate(plan, x)
+    if runs_tower(x.server):
+        found = x.serve.tower_seconds + found
+    under_way = batches(x.server)  # a prompt holds up its own batch alone
+    return found / x.known("batches", under_way, source=BATCHES) if under_way > 1 else found
 
 
 @quantity(
@@ -1002,21 +1014,6 @@ ALIKE_ENDS = (
 )
 
 
-@quantity(
-    "serve.wave_seconds",
-    "Prompts of all",
-    "seconds",
-    "Read one step after the other, as many in each as it has room for.",
-    [WAVES],
-)
-def wave_seconds(x: Any) -> Read | None:
-    if not (x.serve.running and in_waves(x.server)):
-        return None
-    each = x.known("prompts of a step", wave_prompts(x.server, x.server.numbers.serve.running),
-                   source="serve.max_batched_tokens")  # fmt: skip
-    return x.serve.running / each * x.serve.wave_step
-
-
 def ends_together(plan: Plan) -> float:
     """The share of others whose outputs end in the same step as one's own, of those that began in
     the same one: all where lengths are fixed, few where they differ by more than some tokens.
@@ -1032,7 +1029,7 @@ def _of_wave(x: Any) -> Read:
     half = x.known("half of the steps on average", 0.5, source=WAVES)
     share = x.known("share of others that end in the same step", ends_together(x.server.plan),
                     source=f"serve.lengths, serve.output_cv; {ALIKE_ENDS}")  # fmt: skip
-    read = half * (x.serve.wave_seconds + x.serve.wave_step)
+    read = half * (x.serve.running * x.serve.interruption_seconds + x.serve.joined_step)
     return share * at_least_zero(read - x.serve.prefill_step)
 
 
@@ -1045,18 +1042,18 @@ def _of_wave(x: Any) -> Read:
 )
 def queue_seconds(x: Any) -> Read | None:
     """The first of some waves comes all at once, each request waits for half of the others on
-    average; later ones come while prompts of others are read, as much of the time as that takes; or
-    with those that ended together, if these take longer."""
+    average; later ones come while prompts of others are read, as much of the time as that takes.
+    Where an engine reads prompts first, they wait for those that ended with them."""
     if not (x.serve.running and closed(x.server)):
         return None
     others = x.serve.running - x.known("one's own", 1, source=CLOSED)
     prompts = x.constant(FIRST_WAVE) * others
+    if in_waves(x.server):  # who asks at the end of a step is read in the next one
+        return largest(prompts * x.serve.prefill_step, _of_wave(x))
     if joins(x.server):
         reading = x.serve.running * x.serve.interruption_seconds
         prompts = prompts + x.constant(PROMPTS_BEFORE) * (reading / (_steps(x) + reading))
     before = prompts * x.serve.prefill_step
-    if in_waves(x.server):
-        before = largest(before, _of_wave(x))
     return x.constant(STEPS_BEFORE) * x.serve.decode_step + before
 
 
@@ -1182,9 +1179,12 @@ def tokens_per_second(x: Any) -> Read | None:
         return x.serve.running * x.plan.serve.output_len / x.serve.request_seconds
     if PREFILLS[x.plan.serve.prefill].elsewhere:
         return x.serve.decode_tokens_per_second
-    prompt = x.plan.serve.prompt_len * x.serve.prompt_token_seconds
-    output = x.plan.serve.output_len * x.serve.output_token_seconds
-    return x.plan.serve.output_len / (prompt + output)
+    if not joins(x.server):
+        prompt = x.plan.serve.prompt_len * x.serve.prompt_token_seconds
+        output = x.plan.serve.output_len * x.serve.output_token_seconds
+        return x.plan.serve.output_len / (prompt + output)
+    every = _steps(x) + x.serve.running * x.serve.interruption_seconds
+    return x.serve.running * x.plan.serve.output_len / every
 
 
 @quantity(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from memcore.plan.plan import Plan
 from memcore.report import OperationTime
+from memcore.serving.room import batches
 from memcore.serving.server import Server
 from memcore.serving.time import (
     EXCHANGE,
@@ -101,6 +102,8 @@ class Clock:
     reading    between kernels, more in an iteration that reads prompts
     first      the engine's own before a first token: its requests feel it, its steps do not
     forwards   of a draft, in a step of the model that it guesses for
+    batches    under way at once, one in each stage of a pipeline: an iteration is one of each, and
+               takes as long as one of them through all stages
     """
 
     layers: Curve
@@ -123,10 +126,16 @@ class Clock:
     reading: float = 0.0
     forwards: int = 1
     tier: float = 0.0
+    batches: int = 1
+
+    def of_batch(self, sequences: int) -> int:
+        """The share of an iteration that one of its batches has: how many times less."""
+        return max(1, min(self.batches, sequences))
 
     def decode(self, sequences: int) -> tuple[float, float]:
         """A step of each without attention: what hides the cache's way from the host, and what is
         beside it."""
+        sequences = -(-sequences // self.batches)
         rows = sequences * (1 + self.guesses)
         beside = self.beside.at(rows) + self.step + self.sequence * sequences
         if self.draft:
@@ -143,12 +152,12 @@ class Clock:
 
     def mixed(
         self, sequences: int, context: int, seen: int, chunks: Sequence[tuple[int, int]],
-        fresh: int = 0, back: int = 0,
+        fresh: int = 0, back: int = 0, others: int = 0,
     ) -> float:  # fmt: skip
         """An iteration in which `sequences` generate, at `context` tokens in all, and parts of
         prompts are read: (tokens that are there already, tokens now), `fresh` of them first parts,
-        and `back` tokens come from a second tier before it."""
-        tokens = sequences * (1 + self.guesses)
+        and `back` tokens come from a second tier before it; `others` generate in other batches."""
+        tokens, every = sequences * (1 + self.guesses), sequences + len(chunks)
         attention, later = self.load(context, seen)
         fetched = self.host.of(context, seen) if self.host else 0.0
         if self.draft and sequences:
@@ -164,11 +173,13 @@ class Clock:
                 attention += self.scanned.at(now)
         if self.scan and sequences:
             attention += self.scan.at(sequences)
-        found = self.layers.at(tokens) + attention
-        found += self.head.at(sequences * (1 + self.guesses) + len(chunks))
-        later += self.step + self.sequence * (sequences + len(chunks)) + self.reading
-        later += fresh * self.once + back * self.tier
-        return max(found, fetched) + self.beside.at(tokens) + later
+        later += self.sequence * every + fresh * self.once + back * self.tier
+        logits = sequences * (1 + self.guesses) + len(chunks)
+        if (under_way := self.of_batch(every + others)) > 1:
+            tokens, logits = -(-tokens // under_way), -(-logits // under_way)
+            attention, later, fetched = (x / under_way for x in (attention, later, fetched))
+        found = self.layers.at(tokens) + self.head.at(logits) + attention
+        return max(found, fetched) + self.beside.at(tokens) + later + self.step + self.reading
 
     def pairs(self, start: int, now: int) -> tuple[float, float]:
         """Pairs of one of `now` tokens and one that it sees, in layers of both kinds."""
@@ -254,6 +265,7 @@ def _clock(server: Server) -> Clock:
         server.engine.before(plan.accelerator).middle,
         0.0 if RUNTIMES[plan.runtime].launches else server.prompts.middle * model.layers,
         tier=server.kv_per_token / host_rate(plan) if plan.second_tier else 0.0,
+        batches=batches(server),
     )
 
 

@@ -333,7 +333,7 @@ class Continuous:
             self.takes[i] = places
             self.read[i] += now
         context, seen = (self.context + n, self.seen + self.growing) if n else (0, 0)
-        seconds = self.clock.mixed(n, context, seen, parts, len(begin), back)
+        seconds = self.clock.mixed(n, context, seen, parts, len(begin), back, self.generating - n)
         self.trace.iterations += not n
         self.trace.reading += seconds
         self._advance(seconds, 1 if n else 0, self.pool.asked, self.pool.held)
@@ -491,13 +491,15 @@ class Continuous:
         """Seconds of the next step, and how many more with each token of all."""
         n, clock = self.generating, self.clock
         found, beside = clock.decode(self._width())
-        context, seen = self.context + n, self.seen + self.growing
+        share = 1 / clock.of_batch(n)
+        context, seen = share * (self.context + n), share * (self.seen + self.growing)
         attention, more = clock.load(context, seen)
-        slope, rest = clock.load(n, self.growing)
+        slope, rest = clock.load(share * n, share * self.growing)
         first = found + attention
         if clock.host is None:
             return Line(first + beside + more, slope + rest)
-        fetched, rises = clock.host.of(context, seen), clock.host.of(n, self.growing)
+        fetched = clock.host.of(context, seen)
+        rises = clock.host.of(share * n, share * self.growing)
         apart = (first - fetched) / (rises - slope) if rises != slope else -1.0
         until = apart if apart > 0 else math.inf
         if fetched > first:

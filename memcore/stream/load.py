@@ -9,12 +9,12 @@ from typing import Any
 
 from memcore.evaluate import evaluate
 from memcore.plan.plan import Plan
-from memcore.report import Serve
 from memcore.serving.cache import places
+from memcore.serving.serve import most_requests
 from memcore.stream.clock import Clock
 from memcore.stream.lengths import Lengths, draw
 from memcore.stream.simulation import Run, run
-from memcore.words.serving import KV_CACHES, PREFILLS
+from memcore.words.serving import KV_CACHES
 
 REQUESTS = 400  # of each rate, or as many as the plan's stream has
 SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25)  # of what it can take
@@ -59,28 +59,12 @@ def loads(
         asked = plan.model_copy(update={"serve": serve})
         return run(asked, own(plan), draw(asked, lengths), clock, slots, 2 * steps / len(shares))
 
-    most = taken(plan, report.serve)
+    most = most_requests(plan, report.serve)
     if not most:
         return ()
     arrivals = "regular" if plan.serve.arrivals == "regular" else "poisson"
     rates = [most * share for share in shares]
     return tuple(Load(r, streamed(arrivals=arrivals, arrival_rate=r)) for r in rates)
-
-
-def taken(plan: Plan, served: Serve) -> float:
-    """Requests per second in steady state, of the plan's own lengths: each takes the time of its
-    prompt, and of every step its share; where prompts are read elsewhere, the longer of both. What
-    a request waits, and what its engine does beside the steps, takes no other's time. 0 where
-    nothing is served."""
-    s = plan.serve
-    if not (served.ttft_seconds and served.tpot_seconds) or served.transfer_seconds is None:
-        return 0.0
-    beside = (served.transfer_seconds, served.first_seconds or 0.0, served.wait_seconds or 0.0)
-    prompt = served.ttft_seconds - sum(beside)
-    tokens = s.output_len * served.tpot_seconds / served.running
-    if PREFILLS[s.prefill].elsewhere:
-        return 1 / max(prompt, served.transfer_seconds, tokens)
-    return 1 / (prompt + tokens)
 
 
 def sustained(found: Sequence[Load]) -> float | None:

@@ -14,8 +14,10 @@ from memcore.plan.plan import Plan
 from memcore.report import plain
 from memcore.serving.cache import growing_pages, places, room
 from memcore.serving.pages import ceil_div
+from memcore.serving.room import batches
+from memcore.serving.serve import load_of, saturation, serve
 from memcore.serving.server import Server
-from memcore.serving.time import sent, transfer_rate
+from memcore.serving.time import mixes, sent, transfer_rate
 from memcore.stream.clock import Clock
 from memcore.stream.engine import KINDS, Continuous, Static, Trace
 from memcore.stream.lengths import Lengths, Requests, draw
@@ -122,7 +124,9 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class Stream:
     """What the simulation says. capacity_tokens: as serve.kv_capacity_tokens; block_table_bytes: of
-    the table that maps positions to blocks."""
+    the table that maps positions to blocks; load: requests that come over those that the server can
+    serve in the long run, where they come at a rate: above 1 the stream's times to the first token
+    say how long it lasted."""
 
     requests: int
     prompt_tokens_mean: float
@@ -131,6 +135,7 @@ class Stream:
     longest_allowed: int
     capacity_tokens: int
     block_table_bytes: int
+    load: float | None
     runs: tuple[Run, ...]
     notes: tuple[str, ...]
 
@@ -152,7 +157,10 @@ def simulate(plan: Plan, lengths: Lengths | None = None, steps: float = math.inf
         return None
     s, slots = plan.serve, places(plan, report.serve)
     every, clock, most = draw(plan, lengths), Clock.of(plan), plan.longest_sequence
-    server = Server.of(plan)
+    server, load = Server.of(plan), load_of(plan, report.serve)
+    if lengths and load is not None:
+        drawn = _as_drawn(plan, every)
+        load = load_of(drawn, serve(drawn))
     names = [n for n, strategy in STRATEGIES.items() if not strategy.shares or _shares(server)]
 
     def streamed(requests: Requests, steps: float) -> list[Run]:
@@ -170,9 +178,27 @@ def simulate(plan: Plan, lengths: Lengths | None = None, steps: float = math.inf
         most,
         report.serve.kv_capacity_tokens,
         table,
+        load,
         tuple(runs),
-        (*note, *_notes(plan, slots, runs, lengths)),
+        (*_overload(plan, load, requests), *note, *_notes(plan, slots, runs, lengths)),
     )
+
+
+def _overload(plan: Plan, load: float | None, requests: Requests) -> list[str]:
+    """What times to a first token mean where more requests come than are served."""
+    if not (why := saturation(plan, load)):
+        return []
+    why = f"{why[0].upper()}{why[1:]}"
+    return [f"{why}. {requests.count:,} requests wait as long as this; more would wait longer."]
+
+
+def _as_drawn(plan: Plan, requests: Requests) -> Plan:
+    """The plan with the lengths that its requests have on average."""
+    means = {
+        "prompt_len": max(1, round(fmean(requests.prompts))),
+        "output_len": max(1, round(fmean(requests.outputs))),
+    }
+    return plan.model_copy(update={"serve": plan.serve.model_copy(update=means)})
 
 
 def _within(
@@ -226,7 +252,8 @@ def run(
         return Paged(slots, pages.block, prefix, ahead, most, lag, found, sure)
 
     most_at_once = min(s.concurrency, s.max_num_seqs or s.concurrency)
-    limits, words = (most_at_once, server.plan.batched_tokens), PREFILLS[s.prefill]
+    words, budget = PREFILLS[s.prefill], server.plan.batched_tokens * batches(server)
+    limits = most_at_once, budget
     read = None
     asked = requests
     if words.elsewhere:
@@ -240,7 +267,7 @@ def run(
         pool: Contiguous | Paged = paged(s.draft_tokens)
         if strategy.reserve:
             pool = Contiguous(slots, partial(RESERVES[strategy.reserve], most, pages.ahead), pages)
-        mixed = words.chunked or words.elsewhere
+        mixed = mixes(server) or words.elsewhere
         trace = Continuous(asked, pool, clock, *limits, mixed, pace, words.elsewhere).run(steps)
     if read:
         trace = _joined(requests, read, trace, who)
@@ -398,7 +425,7 @@ def _notes(plan: Plan, slots: int, runs: Sequence[Run], lengths: Lengths | None)
         )
         if s.arrivals == "closed":
             notes.append("Of a closed loop the next prompt comes when the one before is read.")
-    if plan.serving_pp > 1:
+    if plan.serving_pp > batches(server):
         notes.append("One batch passes the pipeline's stages at a time: they do not overlap.")
     if all(r.refused == r.requests for r in runs):
         notes.append(f"Nothing is served: a cache of {slots:,} tokens has no room for any request.")

@@ -101,6 +101,7 @@ class Engine(Word):
     packs     whether 8-bit latents that an indexer chooses have scales, and 16-bit rotary numbers
     follows   whether a cache whose dtype nobody says has that of the checkpoint
     alternates   whether a step either reads prompts or generates, prompts first
+    pipelines    whether as many batches are under way as a pipeline has stages, one in each
     kernels   what they reach, by kernels.memory_class; '' for every GPU
     step      seconds that it takes for a step besides its kernels, by architecture, '' for others;
               {}: not known; sequence: more for each
@@ -124,6 +125,7 @@ class Engine(Word):
     packs: bool = False
     follows: bool = False
     alternates: bool = False
+    pipelines: bool = False
     kernels: Mapping[str, Kernels] = field(default_factory=dict)
     step: Mapping[str, Constant] = field(default_factory=dict)
     sequence: Constant = NOTHING
@@ -161,7 +163,7 @@ class Engine(Word):
 
 
 AUTO = "auto"
-_SEQUENCE = _fitted("engines, a sequence of a step", 9.278e-6, "seconds")
+_SEQUENCE = _fitted("engines, a sequence of a step", 9.04e-6, "seconds")
 KERNELS: dict[str, Mapping[str, Kernels]] = {
     "vllm": kernels.VLLM,
     "v0": {"": kernels.V0},
@@ -229,11 +231,11 @@ def other_versions(engine: str) -> list[str]:
 OF_RUNTIME = {"native": LLAMA_CPP, "eager": TRANSFORMERS, "compiled": GPT_FAST}  # auto; else vLLM
 # A benchmark sends as many requests as are to be served at once together, and ends after ten times
 # as many: of its average a tenth is what half of these wait for, one prompt after the other.
-FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.04245,
+FIRST_WAVE = _fitted("a closed loop: prompts before one's own, for each other that runs", 0.04338,
                      "ratio")  # fmt: skip
-PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.471,
+PROMPTS_BEFORE = _fitted("a closed loop: prompts before one's own, while others are read", 2.485,
                          "ratio")  # fmt: skip
-STEPS_BEFORE = _fitted("a closed loop: steps before a prompt's own", 2.28, "ratio")
+STEPS_BEFORE = _fitted("a closed loop: steps before a prompt's own", 2.262, "ratio")
 _EACH = [c for e in ENGINES.values() for c in (*e.step.values(), e.sequence, *e.first.values())]
 _LOOP = (FIRST_WAVE, PROMPTS_BEFORE, STEPS_BEFORE)
 CONSTANTS = tuple(c for c in dict.fromkeys((*_EACH, *_LOOP)) if c is not NOTHING)

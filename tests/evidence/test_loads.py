@@ -26,7 +26,7 @@ from memcore.words.engines import ENGINES
 
 
 def test_there_are_as_many_points_as_were_collected():
-    assert len(points()) == 888
+    assert len(points()) == 915
     assert {p.engine for p in points()} == {"vllm", "sglang", "tensorrt-llm"} <= set(ENGINES)
 
 

@@ -12,6 +12,7 @@ from memcore.plan.link import decode
 from memcore.plan.plan import Plan
 from memcore.serving.server import Server, chosen
 from memcore.serving.time import of_running, parts, rates_of
+from memcore.stream import simulate
 from memcore.tape.dims import CHOSEN
 from memcore.words.engines import ENGINES
 from memcore.words.serving import RUNTIMES
@@ -117,13 +118,72 @@ def test_requests_of_sglang_come_in_waves(at_once, prompt, output):
 
 
 def test_an_engine_that_mixes_has_no_waves():
-    waits = {}
-    for engine in ("vllm", "sglang"):
-        serve = Server.of(loop(engine=engine)).numbers.serve
-        waits[engine] = serve.wave_seconds
-    assert waits["vllm"] is None
+    of = {
+        engine: Server.of(loop(engine=engine, lengths="fixed")).numbers.serve
+        for engine in ("vllm", "sglang")
+    }
+    assert of["vllm"].joining_tokens == 1024
+    assert of["sglang"].joining_tokens == 8192  # as many as a step takes
     prompt = Server.of(loop(1, engine="sglang")).numbers.serve.prefill_step
-    assert 16 * prompt < waits["sglang"] <= 32 * prompt
+    assert 16 * prompt < 32 * of["sglang"].interruption_seconds <= 32 * prompt
+
+
+STEADY = {"arrivals": "burst", "prompt_len": 512, "output_len": 256, "concurrency": 100}
+STEADY |= {"lengths": "lognormal", "prompt_cv": 0.5, "output_cv": 0.5, "max_seq_len": 4096}
+
+
+@pytest.mark.parametrize("prefill", ["whole", "chunked"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "llama.cpp"])
+@pytest.mark.parametrize("pp", [1, 2])
+def test_evaluate_and_simulate_say_the_same_of_what_a_server_can_do(engine, prefill, pp):
+    plan = Plan.of(
+        {
+            "model": "qwen3-32b",
+            "cluster": H100,
+            "parallel": {"tp": 2 // pp, "pp": pp},
+            "serve": {"engine": engine, "prefill": prefill, "requests": 800, **STEADY},
+        }
+    )
+    per_second = evaluate(plan).serve.tokens_per_second
+    assert per_second == pytest.approx(paged(plan).tokens_per_second, rel=0.12)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_a_pipeline_has_a_batch_in_each_stage(engine):
+    """Two stages do nearly twice as much as one pass at a time, which is what llama.cpp does."""
+    words = {"prefill": "chunked"} | STEADY
+    two = {"gpu": "h100-sxm-80gb", "gpus": 2}
+    many = {
+        pp: evaluate(
+            Plan.of(
+                {
+                    "model": "llama-3.1-8b",
+                    "cluster": two,
+                    "parallel": {"tp": 1, "pp": pp},
+                    "serve": {"engine": engine, **words},
+                }
+            )
+        ).serve.tokens_per_second
+        for pp in (1, 2)
+    }
+    assert 1.3 < many[2] / many[1] <= 2
+
+
+def test_a_load_beyond_what_a_server_can_do_is_named():
+    plan = loop(arrivals="poisson", prefill="chunked", requests=200)
+    most = evaluate(plan).serve.tokens_per_second / 512
+    over = plan.changed("serve.arrival_rate", round(1.4 * most, 3))
+    words = "this load is 1.4 times what the server can do: waiting grows without end"
+    assert any(words in note for note in evaluate(over).notes)
+    stream = simulate(over)
+    assert stream.load == pytest.approx(1.4, rel=0.01)
+    assert words[1:] in stream.notes[0]
+    under = plan.changed("serve.arrival_rate", round(0.7 * most, 3))
+    assert not any(
+        "without end" in note for note in (*evaluate(under).notes, *simulate(under).notes)
+    )
+    assert simulate(under).load == pytest.approx(0.7, rel=0.01)
+    assert simulate(over.changed("serve.arrivals", "burst")).load is None
 
 
 def test_tensorrt_llm_lets_in_only_who_can_end():

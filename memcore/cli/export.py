@@ -13,9 +13,11 @@ from memcore.errors import refusal
 
 def run(args: argparse.Namespace) -> int:
     from memcore.formats.export import export, programs
+    from memcore.formats.schedulers import SCHEDULERS, scheduled
 
     plan = given_plan(args)
-    written = export(plan, args.program or programs(plan)[0])
+    program = args.program or programs(plan)[0]
+    written = (scheduled if program in SCHEDULERS else export)(plan, program)
     if args.json:
         left = [str(issue) for issue in written.left]
         print(json_text({"files": dict(written.files), "left": left}, indent=1))

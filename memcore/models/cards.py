@@ -25,7 +25,10 @@ def preset(name: str) -> str:
     """The accelerator that a name means, or ''. A name means a card if it says all that tells the
     card from its maker's others, and no word that the card's own description lacks: a 4070 is no
     4070 Ti, and a 4080 laptop no 4080. Of several memories that it leaves open it is the smallest,
-    since what fits there fits the others too; of forms the SXM one."""
+    since what fits there fits the others too; of forms the SXM one. An instance of a cloud means
+    the card that it has."""
+    if instance := catalog.instances().get(name.lower()):
+        return str(instance["gpu"])
     fitting = [
         (card.name == name, len(card.chip), -card.memory, "sxm" in card.forms, card.name)
         for card in _meant(name)
@@ -48,7 +51,10 @@ def _meant(name: str) -> list[Card]:
 
 
 def taken(name: str, found: str) -> str:
-    """That a name is taken for a preset, and which other memories the same card has."""
+    """That a name is taken for a preset, and which other memories the same card has; how many an
+    instance has."""
+    if instance := catalog.instances().get(name.lower()):
+        return f"{shown(name)} is taken for {found}, of which it has {instance['gpus']}"
     cards = _meant(name)
     chip = next((card.chip for card in cards if card.name == found), frozenset())
     sizes = sorted({card.memory for card in cards if card.chip == chip})

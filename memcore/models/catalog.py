@@ -94,6 +94,13 @@ def _price_rows() -> list[dict[str, Any]]:
     return rows
 
 
+@functools.cache
+def instances() -> dict[str, dict[str, Any]]:
+    """What clouds ask for the instances that have names, by these in small letters; `gpus` is how
+    many an instance has."""
+    return {row["instance"].lower(): row for row in _price_rows() if "instance" in row}
+
+
 def priced_gpus() -> tuple[str, ...]:
     """The accelerator presets that some cloud's price is known of."""
     return tuple(name for name in gpu_names() if prices(name))

@@ -529,7 +529,7 @@ def _hardware() -> None:
 
 def _node_and_price() -> None:
     _preset(field("cluster.node"), catalog.node_names(), _node_label, state.plan().node.label)
-    for name in ("gpus_per_node", "network_gbits", "dram_gib"):
+    for name in ("gpu_share", "taken_gib", "gpus_per_node", "network_gbits", "dram_gib"):
         _field(f"cluster.{name}")
     price_search()
 

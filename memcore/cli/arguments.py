@@ -23,8 +23,11 @@ def files_on(args: argparse.Namespace) -> dict[str, Any]:
 def gpu(text: str) -> Any:
     """The accelerator preset that a name means, which is told where it has another name; the text
     itself where it means none, for whoever reads it to refuse. Of a file what it describes."""
+    from memcore.formats import here
     from memcore.models import cards, catalog
 
+    if text == here.HERE:
+        return here.settings()[0]["cluster.gpu"]
     if text.lstrip().startswith("{") or text.endswith(".json"):
         return card_of(text)
     if text in catalog.gpu_names() or not (preset := cards.preset(text)):

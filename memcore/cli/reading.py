@@ -181,7 +181,8 @@ def settled(document: Mapping[str, Any], settings: Sequence[str], job: str | Non
     from memcore.plan.plan import Plan
     from memcore.plan.repair import completed
 
-    chosen, of_job = dict(map(setting, settings)), dict(JOBS[job]) if job else {}
+    chosen = {k: v for each in settings for k, v in _set(each).items()}
+    of_job = dict(JOBS[job]) if job else {}
     if "cluster.gpu" in chosen:  # in its usual host
         chosen = {"cluster.node": None, **chosen}
     wanted = _with(_with(document, of_job), chosen)
@@ -308,6 +309,18 @@ def _of_the_model(plan: Plan, document: Mapping[str, Any]) -> Iterator[Issue]:
         if name and section != silent and name not in document.get(section, {}):
             was = value_text(path, get(Plan(), path))
             yield Issue(path, f"{value_text(path, now)} is used in place of {was}")
+
+
+def _set(text: str) -> dict[str, Any]:
+    """The fields that a setting sets: one, or of `gpu=here` those that say this machine."""
+    from memcore.formats import here
+
+    field, _, given = text.partition("=")
+    if given != here.HERE or field not in ("gpu", "cluster.gpu"):
+        return dict((setting(text),))
+    fields, issues = here.settings()
+    print_issues(issues)
+    return fields
 
 
 def setting(text: str) -> tuple[str, Any]:

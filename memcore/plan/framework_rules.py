@@ -11,6 +11,7 @@ from memcore.models.model import Model
 from memcore.plan.remedies import HYBRID, NVME, OWN, PLAIN, SHARDED, SHARDS, sharded_by
 from memcore.plan.rule import Remedy, broken, only, to
 from memcore.plan.sizes import USUAL, next_multiple
+from memcore.units import GiB, bytes_text
 from memcore.words.optimizers import AWARE, DEEPSPEED_OPTIMIZERS, OPTIMIZERS
 from memcore.words.precision import BY_TENSOR
 from memcore.words.training import (
@@ -395,6 +396,10 @@ def host_rules(plan: Plan, _: Model | None) -> Iterator[Issue]:
         node = plan.node
     except KeyError:  # an unknown preset, which is reported on its own
         return
+    part = plan.card(plan.gpu_name).usable_bytes * plan.cluster.gpu_share
+    if plan.cluster.taken_gib * GiB >= part:
+        why = f"others hold all of the {bytes_text(int(part))} that a program can have of a GPU"
+        yield broken("cluster.taken_gib", why, *to("cluster.taken_gib", 0))
     gpus, each = plan.cluster.gpus, plan.gpus_per_domain
     if gpus > each and not node.network_bandwidth:
         why = f"{gpus:,} GPUs need several nodes of {each:,}, but {node.label} has no network"

@@ -58,7 +58,7 @@ from memcore.plan.sections import (
     Train,
     dim_field,
 )
-from memcore.units import Gbit, GiB
+from memcore.units import Gbit, GiB, bytes_text
 from memcore.words import engines, experts, serving, stored, training
 from memcore.words.jobs import ABOUT, ANY, RL, SERVE
 from memcore.words.word import Word
@@ -211,7 +211,27 @@ class Plan(Section):
         return gpu if isinstance(gpu, str) else gpu.label
 
     def accelerator_called(self, name: str) -> Accelerator:
-        """A preset's accelerator, or the plan's own that is called so."""
+        """What the plan has of a preset's accelerator, or of its own that is called so."""
+        gpu, share = self.card(name), self.cluster.gpu_share
+        taken = round(self.cluster.taken_gib * GiB)
+        if share == 1 and not taken:
+            return gpu
+        usable = int(gpu.usable_bytes * share)
+        whole = ("memory_bytes", "l2_bytes", "sms")
+        rates = ("memory_bandwidth", "peer_bandwidth", "watts")
+        parts: dict[str, Any] = {n: max(1, int(getattr(gpu, n) * share)) for n in whole}
+        parts |= {n: getattr(gpu, n) * share for n in rates}
+        parts["flops"] = {dtype: rate * share for dtype, rate in gpu.flops.items()}
+        parts["usable_bytes"] = max(1, usable - taken)
+        if share < 1:
+            parts["label"] = f"{share:g} of {gpu.label}"
+        has = f"of which the plan has {share:g}, without {bytes_text(taken)} that others hold"
+        published = gpu.sources.get("datasheet", "as the plan describes it")
+        said = {n: f"{gpu.sources.get(n, published)}; {has}" for n in parts}
+        return gpu.model_copy(update={**parts, "sources": {**gpu.sources, **said}})
+
+    def card(self, name: str) -> Accelerator:
+        """A preset's accelerator, or the plan's own that is called so: a whole one, and empty."""
         gpu = self.cluster.gpu
         return catalog.accelerator(name) if isinstance(gpu, str) or name != gpu.label else gpu
 

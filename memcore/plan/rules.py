@@ -43,12 +43,16 @@ def readers_of(plan: Plan) -> dict[str, set[int]]:
     return found
 
 
+OF_GPU = ("cluster.gpu", "cluster.gpu_share", "cluster.taken_gib")
 # What says what a plan's hardware is: fields that are read where this is.
 READ_OF = {
-    "accelerator": ("cluster.gpu",),
-    "node": tuple(
-        f"cluster.{name}"
-        for name in ("gpu", "gpus", "gpus_per_node", "node", "network_gbits", "dram_gib")
+    "accelerator": OF_GPU,
+    "node": (
+        *OF_GPU,
+        *(
+            f"cluster.{name}"
+            for name in ("gpus", "gpus_per_node", "node", "network_gbits", "dram_gib")
+        ),
     ),
 }
 

@@ -172,6 +172,27 @@ class Cluster(Section):
         group=HARDWARE,
         frees=True,
     )
+    gpu_share: float = number(
+        1.0,
+        "Share of a GPU",
+        "What the plan has of each GPU: of its memory, units and bandwidths. A slice of MIG "
+        "(3g.40gb of an H100 is 0.5), or a scheduler's fraction.",
+        within=(0.01, 1),
+        key="share",
+        names=("mig", "mig_profile", "fractional_gpu", "gpu_fraction", "vgpu"),
+        group=HARDWARE,
+        frees=True,
+    )
+    taken_gib: float = number(
+        0.0,
+        "Taken by other programs",
+        "Memory of each GPU that others hold while the plan runs: a desktop, another job.",
+        "GiB",
+        within=(0, 100_000),
+        key="taken",
+        names=("used_memory", "memory_used", "reserved_memory", "other_processes"),
+        group=HARDWARE,
+    )
     dram_gib: float = number(
         0.0,
         "Host DRAM of a node",

@@ -370,7 +370,7 @@ def layers_key(config: Mapping[str, Any]) -> str:
 
 def _of_hardware(plan: Plan, part: str, key: str) -> _Axis:
     """A number of the GPU's or the host's description: the least that is enough."""
-    described = plan.accelerator if part == "cluster.gpu" else _host(plan)
+    described = plan.card(plan.gpu_name) if part == "cluster.gpu" else _host(plan)
     document = described.model_dump(mode="json", exclude_none=True)
     numbers = [k for k, v in document.items() if isinstance(v, int) and not isinstance(v, bool)]
     if key not in numbers:

@@ -356,7 +356,10 @@ def budget_bytes(x: Any) -> Read:
     meaning, sources = "What the server may use of one GPU.", [engines.SHARE_SOURCE[share]]
     usable = x.hardware.usable_bytes
     if share == engines.DEVICE:
-        return x.said(floor(usable * asked), meaning)
+        if not (taken := x.server.plan.cluster.taken_gib):
+            return x.said(floor(usable * asked), meaning)
+        held = x.known("held by other programs", round(taken * GiB), "bytes", source="the plan")
+        return x.said(least(floor((usable + held) * asked), usable), meaning)
     if share == engines.ALL:
         return x.said(floor(usable * x.known("all of it", 1, source=sources[0])), meaning, sources)
     free = usable - x.constant(constants.CUDA_CONTEXT)

@@ -58,6 +58,37 @@ def test_a_plan_may_say_what_network_and_dram_its_nodes_have():
     assert any("as the plan says" in source for source in why.sources)
 
 
+def test_a_plan_may_have_a_share_of_a_gpu_and_not_what_others_hold():
+    whole, half = plan("h100-sxm-80gb", 1), plan("h100-sxm-80gb", 1, gpu_share=0.5)
+    usable = whole.accelerator.usable_bytes
+    assert half.accelerator.usable_bytes == usable // 2
+    assert half.accelerator.sms == whole.accelerator.sms // 2
+    assert evaluate(half).time.step_seconds > 1.5 * evaluate(whole).time.step_seconds
+    taken = plan("h100-sxm-80gb", 1, gpu_share=0.5, taken_gib=4)
+    assert evaluate(taken).memory.capacity_bytes == usable // 2 - 4 * 2**30
+    assert evaluate(taken).memory.allocated_bytes == evaluate(whole).memory.allocated_bytes
+    with pytest.raises(PlanError, match="others hold all of") as found:
+        plan("h100-sxm-80gb", 1, gpu_share=0.5, taken_gib=40)
+    assert found.value.issues[0].field == "cluster.taken_gib"
+    # A size that is solved for is that of a whole GPU.
+    least = [solve(each, "cluster.gpu.memory_bytes").value for each in (whole, half)]
+    assert least[1] == pytest.approx(2 * least[0], rel=0.01)
+
+
+def test_vllm_takes_its_share_of_all_memory_and_no_more_than_others_leave():
+    def budget(**of_cluster):
+        cluster = {"gpu": "h100-sxm-80gb", "gpus": 1, **of_cluster}
+        served = {"engine": "vllm", "memory_utilization": 0.5}
+        return evaluate(
+            Plan.of({"model": {"size": "7B"}, "cluster": cluster, "serve": served})
+        ).serve
+
+    alone, beside, crowded = budget(), budget(taken_gib=10), budget(taken_gib=50)
+    assert alone.budget_bytes == beside.budget_bytes
+    free = Plan().accelerator.usable_bytes - 50 * 2**30
+    assert crowded.budget_bytes == free
+
+
 def test_unified_memory_has_no_dram_to_be_said():
     with pytest.raises(PlanError, match="one memory for CPU and GPU") as found:
         plan("m3-max-128gb", 1, dram_gib=64)

@@ -131,16 +131,16 @@ def _nvidia(printed: str) -> Iterator[Device]:
 
 
 def _amd(printed: str) -> Iterator[Device]:
-    for name, said in json.loads(printed or "{}").items():
-        if not name.startswith("card"):
+    for key, said in json.loads(printed or "{}").items():
+        if not key.startswith("card"):
             continue
         models = [
-            said.get(key, "").removesuffix(" OAM")
-            for key in ("Card Series", "Card series", "Card Model", "GFX Version")
+            said.get(each, "").removesuffix(" OAM")
+            for each in ("Card Series", "Card series", "Card Model", "GFX Version")
         ]
         memory = _number(said.get("VRAM Total Memory (B)", ""))
         fitting = (model for model in models if cards.preset(model))
-        model = next(fitting, next(filter(None, models), name))
+        model = next(fitting, next(filter(None, models), key))
         taken = _number(said.get("VRAM Total Used Memory (B)", ""))
         yield Device(model, _preset(model, memory), memory, taken)
 

@@ -271,7 +271,6 @@ class Efficiency:
 
     matmul: Constant
     eight: Constant
-    four: Constant
     attention: Constant
     own_attention: Constant
     whole: Constant
@@ -282,7 +281,7 @@ class Efficiency:
 
     @property
     def shares(self) -> tuple[Constant, ...]:
-        return self.matmul, self.eight, self.four, self.attention, self.own_attention, self.whole
+        return self.matmul, self.eight, self.attention, self.own_attention, self.whole
 
     def of(self, dtype: str) -> Constant:
         """Of products in a dtype that is not of 8 bits."""
@@ -304,13 +303,6 @@ def _reached(
     return Efficiency(
         products,
         share("8-bit matrix products", *eight),
-        exactly(
-            f"4-bit matrix products, {of}, share of peak FLOP/s",
-            eight[0] * FOUR_OF_EIGHT,
-            "ratio",
-            "assumed",
-            FOUR_BITS,
-        ),
         share("attention kernels", *attention),
         share("Transformer Engine's attention", *own),
         products,
@@ -328,13 +320,6 @@ FIT = (
     "constants together, and over no others. On Hopper those runs have FlashAttention 2 and older; "
     "FlashAttention 3 reaches two to three times as much"
 )
-# fp4 and fp8 products of engines on Blackwell (hardware/kernels.py), where both are measured.
-FOUR_OF_EIGHT = 0.5018 / 0.5812
-FOUR_BITS = (
-    "that of its 8-bit products, less by as much as engines' products in fp4 on Blackwell reach "
-    "less of their peak than those in fp8 (0.5018 and 0.5812: presets/evidence/engines.toml); no "
-    "step was fitted"
-)
 BETWEEN = (
     "no run of this architecture was fitted: a value between those that were, or that of the next "
     "of kin"
@@ -346,6 +331,22 @@ SYSTOLIC = Constant(
     "(docs/pallas/tpu/matmul.ipynb): 92.3 % with 8,192 rows, columns and sums, the call by the "
     "host included; 97 % with 4,096, less the 0.11 ms by which one of 1,024 is longer than its "
     "arithmetic. Taken for every TPU; no step was fitted",
+)  # fmt: skip
+CDNA_3 = exactly(
+    "8-bit matrix products, CDNA 3, share of peak FLOP/s", 0.42, "ratio", "assumed",
+    "LoRA of Llama 2 70B on 8 MI300X (MLPerf Training v5.0, presets/evidence/times.toml); the same "
+    "on 16 and 32 was not used, and is 2 and 20 % slower than with it",
+)  # fmt: skip
+CDNA_4 = exactly(
+    "8-bit matrix products, CDNA 4, share of peak FLOP/s", 0.60, "ratio", "assumed",
+    "between Llama 3.1 8B on 8 MI350X and on 8 MI355X (MLPerf Training v5.1, presets/evidence/"
+    "times.toml), of which neither was fitted",
+)  # fmt: skip
+ULTRA_ATTENTION = exactly(
+    "attention kernels, Blackwell Ultra, share of peak FLOP/s", 0.57, "ratio", "assumed",
+    "1.45 times that of Blackwell: units for exponentials are twice as fast (10.7 for 5 T/s, "
+    "NVIDIA, Inside NVIDIA Blackwell Ultra), which forward waits for and backward in part. No step "
+    "was fitted, and steps do not tell it from products in 8 bits",
 )  # fmt: skip
 TURING = exactly(
     "16-bit matrix products, Turing, share of peak FLOP/s", 0.43, "ratio", "assumed",
@@ -362,9 +363,16 @@ TURING_FP32 = exactly(
 EFFICIENCIES = {
     "Ampere": _flash(_reached("Ampere", (0.90, 19), (0.90, 0), (0.315, 8), (0.315, 0), 1.28)),
     "Hopper": _flash(_reached("Hopper", (0.66, 16), (0.72, 5), (0.20, 8), (0.65, 8), 0.708)),
+    "Blackwell Ultra": replace(
+        _flash(_reached("Blackwell Ultra", (0.465, 0), (0.74, 5), (0.57, 0), (0.57, 0), 0.444)),
+        attention=ULTRA_ATTENTION,
+        own_attention=ULTRA_ATTENTION,
+    ),
     "Blackwell": _flash(
         _reached("Blackwell", (0.465, 14), (0.59, 9), (0.395, 0), (0.395, 14), 0.444)
     ),
+    "CDNA 3": replace(OTHER, eight=CDNA_3),
+    "CDNA 4": replace(OTHER, eight=CDNA_4),
     "Turing": replace(
         _reached("Turing", (0.43, 0), (0.43, 0), (0.26, 6), (0.26, 0)),
         matmul=TURING,
@@ -382,6 +390,11 @@ def efficiency(architecture: str) -> Efficiency:
     return next((e for name, e in EFFICIENCIES.items() if architecture.startswith(name)), OTHER)
 
 
+FOUR_BITS = exactly(
+    "4-bit matrix products, share of peak FLOP/s", 0.50, "ratio", "assumed",
+    "engines' products in fp4 on Blackwell reach 0.5018 (presets/evidence/engines.toml). No step "
+    "was fitted",
+)  # fmt: skip
 FLASH_3 = Constant(
     "FlashAttention 3, Hopper, share of peak FLOP/s", 0.58, 0.66, "ratio", "assumed",
     "Shah et al. 2024, figures 5 and 6, heads of 128 on an H100: with 16,384 tokens backward 561 "
@@ -437,7 +450,7 @@ POWER_EXPONENT = exactly(
 COLLECTIVE_SMS = exactly(
     "multiprocessors that the kernels of a collective run on", 11, "multiprocessors",
     "measured",
-    f"49 steps of several GPUs: {FIT}. NCCL has a thread block for each channel, 16 to 32 of them "
+    f"54 steps of several GPUs: {FIT}. NCCL has a thread block for each channel, 16 to 32 of them "
     "on NVLink, which do not fill a multiprocessor",
 )  # fmt: skip
 MOST_GPUS = exactly(
@@ -447,7 +460,7 @@ MOST_GPUS = exactly(
 TILE_START = exactly(
     "what a tile of a matrix product takes to begin and end, as if its sum were so much longer",
     620, "elements", "measured",
-    f"59 steps: {FIT}. Prologue and epilogue: a tile's first loads, and its result's way to memory",
+    f"64 steps: {FIT}. Prologue and epilogue: a tile's first loads, and its result's way to memory",
 )  # fmt: skip
 LAUNCH = exactly(
     "between two kernels of a step", 4e-6, "seconds", "assumed",
@@ -466,7 +479,7 @@ COLLECTIVE_EFFICIENCY = exactly(
     0.90,
     "ratio",
     "measured",
-    f"49 steps of several GPUs: {FIT}. Bus bandwidth of large NCCL collectives over the nominal "
+    f"54 steps of several GPUs: {FIT}. Bus bandwidth of large NCCL collectives over the nominal "
     "link rate",
 )
 COLLECTIVE_EFFICIENCY_DEEPSPEED = exactly(

@@ -317,7 +317,7 @@ class Speed:
             reached.begins,
             rate(constants.UPDATE_8_BIT_HALF if gpu.half_fp32 else constants.UPDATE_8_BIT, "fp32"),
             (reached.masked.middle, reached.unmasked.middle),
-            rate(reached.four, "fp4"),
+            rate(constants.FOUR_BITS, "fp4"),
         )
 
     def begins(self, kernel: str) -> float:

@@ -64,7 +64,7 @@ def kind(run):
         for k, of in {
             "B200": "on 8 B200:", "torchtitan": "torchtitan", "foundry": "llm-foundry",
             "A100": "Megatron-", "NeMo": "NeMo", "DeepSpeed": "DeepSpeed: ", "FSDP": "FSDP on",
-            "own": campaign.RUN_NAME,
+            "own": campaign.RUN_NAME, "MLPerf": "MLPerf Training", "Bridge": "Megatron-Bridge",
         }.items()
         if of in run
     )  # fmt: skip
@@ -84,7 +84,7 @@ def test_times_are_right_in_the_median_and_nine_in_ten(used_for):
     assert 1 - len(missed) / len(errors) >= TIME_INSIDE - FLOAT8, missed
 
 
-@pytest.mark.parametrize("source", ["B200", "torchtitan", "foundry", "NeMo"])
+@pytest.mark.parametrize("source", ["B200", "torchtitan", "foundry", "NeMo", "MLPerf"])
 def test_no_source_hides_behind_another(source):
     errors = [abs(c.error) for c in runs() if kind(c.run) == source]
     assert len(errors) >= 9

@@ -106,6 +106,8 @@ def flag(value: Any) -> bool:
         return True
     if text in ("false", "no", "off", "0", "n", "none", "null", ""):
         return False
+    if text.isdecimal():
+        return bool(int(text))
     raise UnsaidError("is neither on nor off")
 
 

@@ -26,6 +26,9 @@ def recognise(content: str) -> bool:
     return bool(FROM.search(content) and OTHERS.search(content))
 
 
+SET = "/set parameter {}"  # how a parameter is typed into a chat
+
+
 def runs(commands: Sequence[Sequence[str]]) -> str:
     """The model that commands run or bring, or ''."""
     for words in commands:
@@ -39,7 +42,13 @@ def launched(commands: Sequence[Sequence[str]], draft: Draft) -> None:
     """What commands say, and the variables that they set."""
     said = (each.partition("=") for words in commands for each in words if each[:7] == "OLLAMA_")
     variables = {name: value for name, given, value in said if given}
-    _planned(runs(commands), "ollama run", Keys({}), variables, draft)
+    typed = {
+        words[at + 2]: words[at + 3]
+        for words in commands
+        for at in range(len(words) - 3)
+        if words[at : at + 2] == ("/set", "parameter")
+    }
+    _planned(runs(commands), "ollama run", Keys(typed, SET.format), variables, draft)
 
 
 def read(content: str, draft: Draft) -> None:

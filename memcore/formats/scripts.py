@@ -23,6 +23,8 @@ TRAINS = re.compile(
 )
 RECOMPUTES = ("gradient_checkpointing_enable", "prepare_model_for_kbit_training")
 RECOMPUTED = "recomputed by a call"  # the key of which of these is called
+CUT = "cut by a tokenizer"  # the key of the tokens that a call of a tokenizer leaves
+LENGTHS = next(set(r.keys) for r in trainer.HF.rows["read"] if "train.seq_len" in r.to)
 SETS_UP = {"from_pretrained", "LoraConfig", "get_peft_model", "BitsAndBytesConfig"}
 NAMES = {"r": "lora_r"}  # of PEFT's LoraConfig
 MODEL = "model_name_or_path"
@@ -75,6 +77,8 @@ def settings(content: str) -> dict[str, Any]:
         if (made := CONFIG.search(called)) and OF_SIZE & said.keys():
             kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", made[1]).lower()
             beside.setdefault(SIZES, {"model_type": KINDS.get(kind, kind), **said})
+        if {"truncation", "max_length"} <= given.keys() and isinstance(given["max_length"], int):
+            beside[CUT] = max(given["max_length"], beside.get(CUT, 0))
         if called in RECOMPUTES and given.get("use_gradient_checkpointing", True):
             beside.setdefault(RECOMPUTED, called)
         if called.endswith("Trainer") and isinstance(said.get("model"), str):
@@ -119,6 +123,9 @@ def read(content: str, draft: Draft) -> None:
         draft.put("train.adapter_dtype", "fp32", "Unsloth's get_peft_model")
     if re.search(r"^\s*\w+ = prepare_model_for_kbit_training\(", content, re.MULTILINE):
         draft.put("train.unquantized_dtype", "fp32", "prepare_model_for_kbit_training")
+    tokens = said.pop(CUT, 0)
+    if tokens and said[""].startswith("Training") and not LENGTHS & said.keys():
+        draft.put("train.seq_len", tokens, "the tokenizer's max_length", tokens)
     if call := said.pop(RECOMPUTED, ""):  # which the Trainer's own switch does not turn off
         said.pop("gradient_checkpointing", None)
         draft.put("train.checkpointing", "full", f"{call}()", True)

@@ -447,6 +447,7 @@ HUGE = 160 * GiB  # of a GPU on which vLLM reads more tokens at once
 OF_LLAMA_CPP = "LLAMA_ARG_"
 OFFLINE = "LLM"  # vLLM's class that has a batch of prompts, and no clients
 BESIDE = {"KvCacheConfig", "SpeculativeConfig"}  # whose values are the engine's
+QUANTIZED = "QuantConfig"  # TensorRT-LLM's, which names its algorithms
 ENVIRONMENT = Program("environment")
 BOUND = "llama_cpp"  # the key of what a module of Python says of llama.cpp
 OF_CACHE = "kv_cache_dtype"  # what KvCacheConfig calls dtype
@@ -490,6 +491,13 @@ def called(content: str) -> tuple[Server, dict[str, Any]] | None:
                 name = OF_CACHE if (function, key) == ("KvCacheConfig", "dtype") else key
                 found[name] = f"{UNSET}{name}" if said is None and computed else said
             found |= dict.fromkeys(unknown, True)
+        if function == QUANTIZED:
+            for each in node.keywords:
+                said = python.last_name(each.value) or str(python.value(each.value, constants))
+                if each.arg == "quant_algo":
+                    found["quantization"] = TENSORRT.table["algorithms"].get(said, said)
+                elif each.arg == "kv_cache_quant_algo":
+                    found[OF_CACHE] = said.lower()
     if server is LLAMA and found:
         found[BOUND] = True
     return (server, found) if any(found.values()) else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,9 @@ def run(args: argparse.Namespace) -> int:
         run = memory_in(args.file)
     except PlanError as e:
         return fail(*(f"{named(args.file)}: {issue}" for issue in e.issues))
+    if args.plan and (later := _memory_or_none(args.plan)):
+        grown = _grown(run.fullest, later.fullest)
+        return answer(args, lambda: grown, lambda: _growth(args, grown), lambda: grown)
     plan = given_plan(args) if args.plan else None
     memory = evaluate(plan).memory if plan else None
     if plan and memory is None:
@@ -60,6 +65,56 @@ def run(args: argparse.Namespace) -> int:
         return content | ({"link": link} if link else {})
 
     return answer(args, document, text, lambda: _rows(run, rows))
+
+
+def _memory_or_none(path: str) -> RunMemory | None:
+    """What a second file says that a run had in memory; None of a plan."""
+    if not os.path.isfile(path):
+        return None
+    with contextlib.suppress(PlanError):
+        return memory_in(path)
+    return None
+
+
+def _grown(before: GpuMemory, after: GpuMemory) -> list[dict[str, Any]]:
+    """What of one GPU's peak is larger or smaller in a second run: of each counter, of each
+    category, and of each place that allocated, those that differ most first."""
+
+    def of(device: GpuMemory) -> dict[tuple[str, str], int]:
+        places = {("place", f"{g.category}: {g.where}"): g.bytes for g in device.groups}
+        kinds = {("category", name): size for name, size in device.categories.items()}
+        return {("counter", name): size for name, size in device.most.items()} | kinds | places
+
+    was, now = of(before), of(after)
+    found = [
+        {
+            "table": key[0],
+            "name": key[1],
+            "before": (had := was.get(key, 0)),
+            "after": (has := now.get(key, 0)),
+            "grew": has - had,
+        }
+        for key in dict.fromkeys([*was, *now])
+    ]
+    tables = ("counter", "category", "place")
+    return sorted(found, key=lambda row: (tables.index(row["table"]), -abs(row["grew"])))
+
+
+def _growth(args: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> str:
+    blocks = []
+    for title in dict.fromkeys(row["table"] for row in rows):
+        head = (f"What grew, by {title}", named(args.file), named(args.plan), "grew")
+        listed = [
+            row for row in rows if row["table"] == title and (row["grew"] or title != "place")
+        ]
+        cells = [
+            (str(row["name"]), bytes_text(row["before"]), bytes_text(row["after"]),
+             ("-" if row["grew"] < 0 else "+") + bytes_text(abs(row["grew"])))
+            for row in listed
+        ][:SHOWN]  # fmt: skip
+        if cells:
+            blocks.append("\n".join(table(head, cells)))
+    return "\n\n".join(blocks)
 
 
 def _measured(run: RunMemory, plan: Plan, seconds: float | None) -> Measured | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from memcore import notebook
 from memcore.tape.dims import Extents
-from memcore.units import count_text, rate_text, seconds_text
+from memcore.units import count_text, seconds_text
 
 INSIDE = {"inside": True}  # what the document of a Report lacks: facts for whoever computes with it
 CONSUMERS = ("parameters", "gradients", "optimizer_states", "activations", "workspace")
@@ -451,7 +451,7 @@ class Report:
                 low, high = map(seconds_text, t.step_interval)
                 figures = {
                     "a step": f"{seconds_text(t.step_seconds)} ({low} to {high})",
-                    "speed": rate_text(t.tokens_per_second, "tokens/s"),
+                    "speed": f"{t.tokens_per_second:,.0f} tokens/s",
                     "bound by": t.bound_by,
                 }
             args = m.consumers, m.device_bytes, m.capacity_bytes, figures
@@ -462,7 +462,7 @@ class Report:
             blocks.append(notebook.memory("Both on the same GPUs", both.verdict, *args))
         if (s := self.serve) and about != "train":
             parts = dict(list(self.served_parts.items())[:-1])
-            figures = {"sequences": f"{s.max_concurrency:,}"}
+            figures = {"room for sequences": f"{s.max_concurrency:,}"}
             for name, seconds, ends in (
                 ("first token", s.ttft_seconds, s.ttft_range),
                 ("each token", s.tpot_seconds, s.tpot_range),

@@ -214,6 +214,20 @@ _PRODUCTS = MappingProxyType({
     "Blackwell": _products("Blackwell", bf16=0.7391, fp8=0.5832, fp4=0.5005),
     "": _products("others", bf16=0.7391, fp8=0.7301),
 })  # fmt: skip
+# A board's units are slow beside its power and its SRAM, which hold up those of B200 in few bits.
+_ON_BOARDS = MappingProxyType({
+    **_PRODUCTS,
+    "Blackwell": MappingProxyType({
+        **_PRODUCTS["Blackwell"],
+        "fp8": _PRODUCTS[""]["fp8"],
+        "fp4": exactly(
+            "matrix products in fp4, engines, Blackwell with GDDR, share of peak FLOP/s", 0.75,
+            "ratio", "measured",
+            "the most that products are taken to reach under load: the five rows of RTX PRO 6000 "
+            "in presets/evidence/throughput.csv would have more (benchmarks/fit_engines.py, MOST)",
+        ),
+    }),
+})  # fmt: skip
 # What cuts the rate of the units leaves the way to them as it is, so that products keep them busy.
 _HALVED = exactly(
     "matrix products, engines, boards with half the rate for sums in 32 bits, share of peak FLOP/s",
@@ -253,14 +267,17 @@ _ALIKE = _today("tokens of a step, as they choose experts", 0.4635, "ratio")
 def _engine(layer: Constant, routed: Mapping[str, Constant]) -> Mapping[str, Kernels]:
     """By what memory a GPU has: the points are of GPUs with HBM."""
 
-    def read_at(share: Constant) -> Kernels:
+    def read_at(share: Constant, products: Mapping[str, Mapping[str, Constant]]) -> Kernels:
         return Kernels(
-            layer, share, share, _ROWS, WIDENED_8, WIDENED_4, _FOUR_GROUPED, _PRODUCTS, _HALVED,
+            layer, share, share, _ROWS, WIDENED_8, WIDENED_4, _FOUR_GROUPED, products, _HALVED,
             _ATTENTION, routed, _HOP, _RANK, _ABSORBED, _PROMPTS, _LATENT, _LINK, _ALIKE,
         )  # fmt: skip
 
-    others = read_at(BANDWIDTH)
-    return MappingProxyType({STACKED: read_at(_READ), BOARD: others, UNIFIED: others})
+    return MappingProxyType({
+        STACKED: read_at(_READ, _PRODUCTS),
+        BOARD: read_at(BANDWIDTH, _ON_BOARDS),
+        UNIFIED: read_at(BANDWIDTH, _PRODUCTS),
+    })  # fmt: skip
 
 
 VLLM = _engine(

@@ -352,7 +352,7 @@ def trace(
         if not _agrees(found) and any(run.folded for run in runs.values()):
             runs = _variants(target, DTYPES[dtype], sizes, say, fold=False)
             found = _document(target, dtype, sizes, runs, told)
-        found |= _forward(target, DTYPES[dtype], sizes, say)
+        found |= _forward(target, DTYPES[dtype], sizes, say, fold)
     except PlanError:
         raise
     except Exception as e:
@@ -383,15 +383,17 @@ def _traced(
 
 
 def _forward(
-    target: Target, dtype: torch.dtype, sizes: Mapping[str, int], say: Said
+    target: Target, dtype: torch.dtype, sizes: Mapping[str, int], say: Said, fold: bool
 ) -> dict[str, Any]:
     """The forward of any batch in eval mode under torch.no_grad; nothing where it does not run."""
     say(f"tracing the forward of {target.label}")
-    try:
-        return {"forward": _recorded(target, dtype, sizes, set(), fold=True, infers=True).graph}
-    except Exception as e:
-        say(f"its forward by itself is left out: {type(e).__name__}: {str(e)[:100]}")
-        return {}
+    for shorter in dict.fromkeys((fold, False)):
+        try:
+            return {"forward": _recorded(target, dtype, sizes, set(), shorter, infers=True).graph}
+        except Exception as e:
+            said = f"{type(e).__name__}: {str(e)[:100]}"
+            say(f"its forward by itself is not traced{' with blocks once' * shorter}: {said}")
+    return {}
 
 
 def _variants(

@@ -11,6 +11,7 @@ from evidence.traced import compared_traced
 from memcore.models import catalog
 from memcore.models.counts import parameters
 from memcore.models.traced.file import BATCH, read
+from memcore.models.traced.tuned import LowRank, adapted, tuned
 
 ROOT = Path(__file__).parents[2]
 ROWS = catalog.traced_rows()
@@ -73,3 +74,36 @@ def test_a_model_file_that_ships_can_be_read_as_a_strangers(name: str) -> None:
     document = json.loads(gzip.decompress(packed))
     assert read(document).elements == catalog.traced_file(name).elements
     assert len(packed) < 400_000
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_serve_plans_the_forward_of_a_traced_preset(name: str) -> None:
+    forward = catalog.traced_file(name).forward
+    assert forward
+    sizes = catalog.traced_file(name).dims
+    assert 0 < forward.peak_bytes(sizes) < catalog.traced_file(name).several.peak_bytes(sizes)
+
+
+# By reference/ask_traced_adapters.py's nn.Module, on presets: rank and dtype of adapters beside the
+# layers of attention, sizes, and PyTorch's bytes saved for backward and peak.
+ADAPTED = [
+    ("flux-1-dev", 16, "fp32", {"batch": 2, "patches": 256, "text": 96},
+     4_772_690_432, 28_707_641_040),
+    ("flux-1-dev", 16, "fp32", {"batch": 3, "patches": 64, "text": 128},
+     3_689_892_864, 27_616_318_740),
+    ("flux-1-dev", 4, "bf16", {"batch": 2, "patches": 256, "text": 96},
+     3_585_582_592, 27_455_161_040),
+    ("flux-1-dev", 4, "bf16", {"batch": 3, "patches": 64, "text": 128},
+     2_878_519_296, 26_739_573_012),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "rank", "dtype", "sizes", "saved", "peak"), ADAPTED, ids=str)
+def test_lora_of_a_traced_preset_keeps_what_pytorch_keeps(
+    name: str, rank: int, dtype: str, sizes: dict[str, int], saved: int, peak: int
+) -> None:
+    given = catalog.traced_file(name)
+    layers = adapted(given, "", ("to_q", "to_k", "to_v", "to_out.0"))
+    file = tuned(given, (), LowRank(layers, rank, dtype, False))
+    assert file.several.saved_bytes(sizes) == saved
+    assert file.peak_bytes(sizes) == peak

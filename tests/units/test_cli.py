@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import memcore
 from memcore import PlanError
-from memcore.cli import listing, reading
+from memcore.cli import listing, program, reading
 from memcore.evaluate import evaluate
 from memcore.models import cards, catalog
 from memcore.plan.plan import Plan
@@ -147,6 +147,11 @@ def test_check_of_an_engine_beside_the_trainer(memplan):
         ran = memplan("evaluate", "-", "--check", given=json.dumps(plan.document()))
         assert ran.status == STATUSES[worst]
     assert found == {"fits", "tight", "over"}
+
+
+@pytest.mark.parametrize("command", program.commands().choices)
+def test_each_command_has_a_help(memplan, command):
+    assert f"usage: memplan {command}" in memplan(command, "--help").out
 
 
 def test_the_statuses_of_a_check_are_in_the_help(memplan):

@@ -28,11 +28,12 @@ def test_geforce_boards_halve_sums_in_32_bits_and_no_others_do(name: str) -> Non
 
 
 def test_products_of_engines_keep_halved_units_busy() -> None:
-    of = {"rtx-3090-24gb": 0.945, "a100-sxm-80gb": 0.7084, "a6000-48gb": 0.7084}
-    for name, share in of.items():
+    def share(name: str) -> float:
         gpu = catalog.accelerator(name)
-        found = kernels.VLLM[kernels.memory_class(gpu)]
-        assert product_share(found, gpu, "bf16").middle == share
+        return product_share(kernels.VLLM[kernels.memory_class(gpu)], gpu, "bf16").middle
+
+    assert share("a6000-48gb") == share("a100-sxm-80gb") < 0.8
+    assert 0.9 < share("rtx-3090-24gb") <= 1
 
 
 @pytest.mark.parametrize(

@@ -416,7 +416,7 @@ def _kind(size: int, values: int, types: set[str]) -> str:
     named = NAMED.get(one, one)
     if named in STORED_BITS and bits(named) * values == size * 8:
         return named
-    return of_bits(size * 8 / values if values else 0)
+    return f"{size * 8 / values if values else 0} bits"  # every digit, so that no byte is lost
 
 
 def _names(place: Place, inner: str) -> tuple[str, ...]:

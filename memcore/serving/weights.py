@@ -148,7 +148,7 @@ def on_host(server: Server, amounts: Amounts, layers: Sequence[int] | None = Non
             types = _types(server, amounts, p, [i for i in there if i < first])
             each = amounts.elements(shared_out(server, p.shape)) / 8
             found += sum(each * bits(of) * n for of, n in types.items())
-    return round(found)
+    return int(round(found, 3))
 
 
 def _of_experts(p: Storage) -> bool:

@@ -48,8 +48,7 @@ STORED_BITS = {
 def of_bits(values: float, shared: float = 0) -> str:
     """The name of a type that STORED_BITS does not list: '4 + 0.5 bits', of a value, and of its
     share of scales and zeros."""
-    text = f"{values:g}" if float(f"{values:g}") == values else repr(values)
-    return f"{text} + {shared:g} bits" if shared else f"{text} bits"
+    return f"{values:g} + {shared:g} bits" if shared else f"{values:g} bits"
 
 
 def _parts(kind: str) -> list[float]:

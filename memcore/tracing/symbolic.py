@@ -34,11 +34,20 @@ def _gradient(grad: Any, _: Any, input_size: Any, *__: Any) -> Any:
     return grad.new_empty(input_size)
 
 
+def _without_generator(normal: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.randn, of which the overload with a generator takes no symbols."""
+
+    def run(*size: Any, generator: Any = None, **named: Any) -> Any:
+        return normal(*size, **named)
+
+    return run
+
+
 @contextmanager
 def as_with_numbers() -> Iterator[None]:
     """Within it the operations of F.interpolate run whole under torch's Python dispatcher, and
-    symbols may be keys, each of itself alone."""
-    unhashable = torch.SymInt.__hash__
+    symbols may be keys, each of itself alone, and sizes of what torch.randn draws."""
+    unhashable, normal = torch.SymInt.__hash__, torch.randn
     packets = [getattr(torch.ops.aten, n) for n in dir(torch.ops.aten) if "upsample_" in n]
     resizing = [p for p in packets if {"vec", "default"} <= set(p.overloads())]
     backward = [p.default for p in packets if p.__name__.endswith("_backward")]
@@ -52,6 +61,7 @@ def as_with_numbers() -> Iterator[None]:
 
     try:
         torch.SymInt.__hash__ = object.__hash__
+        torch.randn = _without_generator(normal)
         for op, kernels in zip(changed, before, strict=True):
             put(op, {key: k for key, k in kernels.items() if key not in _KEYS})
         for p in resizing:
@@ -60,6 +70,6 @@ def as_with_numbers() -> Iterator[None]:
             op.py_kernels[DispatchKey.Meta] = _gradient
         yield
     finally:
-        torch.SymInt.__hash__ = unhashable
+        torch.SymInt.__hash__, torch.randn = unhashable, normal
         for op, kernels in zip(changed, before, strict=True):
             put(op, kernels)

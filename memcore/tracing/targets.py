@@ -248,7 +248,15 @@ _ONE = (
     "AutoModelForAudioClassification",
 )  # fmt: skip
 _SOUND = {"frames": 300, "samples": 16_000}
+_DRAWN = "_compute_mask_indices"  # draws by numpy, in a loop over samples
 _LONG = 512  # positions from which a model takes the usual example, and one twice as long
+
+
+def _drawn(shape: Any, *_: Any, **__: Any) -> Any:
+    """A mask of a shape: of what is drawn a trace needs no values."""
+    import torch
+
+    return torch.zeros(shape, dtype=torch.bool)
 
 
 def _class_of(transformers: Any, cfg: Any) -> Any:
@@ -297,6 +305,9 @@ def _transformers(word: str) -> Target:
         inner.use_cache = False
     if getattr(cfg.get_text_config(), "pad_token_id", 0) is None:
         cfg.get_text_config().pad_token_id = 0  # heads that classify look for it
+    code = vars(sys.modules[made.__module__])
+    if _DRAWN in code:
+        code[_DRAWN] = _drawn
 
     def build() -> Any:
         try:

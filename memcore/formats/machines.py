@@ -21,10 +21,11 @@ def asked(content: str) -> tuple[str, str, str]:
     return "", "", ""
 
 
-# A comment that counts GPUs: "for 64 A100 GPUs", "4x H100 80GB", "16 nodes of 8 H100s".
+# A comment, or a line of a post, that counts GPUs: "for 64 A100 GPUs", "4x H100 80GB", "16 nodes
+# of 8 H100s".
 COMMENT = re.compile(
-    r"^[ \t]*+#[^\n]{0,120}?(?<![\w.])((?:(\d{1,4}) nodes? of )?(\d{1,4}) ?[x×*]? ?(?:NVIDIA )?"
-    r"((?:RTX )?[A-Z]{0,3}\d{2,4}[A-Z]{0,2}?)s?)\b",
+    r"^[ \t]*+[#*A-Z-][^\n]{0,120}?(?<![\w.])((?:(\d{1,4}) nodes? of )?(\d{1,4}) ?[x×*]? ?"
+    r"(?:NVIDIA )?((?:RTX )?[A-Z]{0,3}\d{2,4}[A-Z]{0,2}?)s?)\b",
     re.MULTILINE | re.IGNORECASE,
 )
 

@@ -232,7 +232,7 @@ def read_files(
     Raises PlanError where no file is of a known kind, or none says which model.
     """
     draft = Draft()
-    texts = overrides.applied(texts)
+    texts = [part for text in overrides.applied(texts) for part in _unfenced(text)]
     readers = {text.name: _reader(text) for text in texts}
     _join(texts, readers)
     _starters(texts, readers)
@@ -261,6 +261,9 @@ def read_files(
     for text in texts:
         launchers.allocator(text.content, draft)
         _unsure(text, kinds[text.name], draft)
+        ran_out = failure(text.content) if kinds[text.name] != FAILURE else None
+        if ran_out and ran_out.asked and not ran_out.engine:  # of a post, beside its command
+            _failed(ran_out, draft)
         if kinds[text.name] in SERVERS and (copies := machines.replicas(text.content)) > 1:
             draft.leave(
                 "replicas", f"{copies}: one of these servers is planned, on GPUs of its own"
@@ -353,6 +356,23 @@ def read_files(
     )
 
 
+FENCE = re.compile(r"^[ \t]*+```[^\n]*", re.MULTILINE)
+
+
+def _unfenced(text: Text) -> list[Text]:
+    """A post that as a whole is of no known kind, or a message alone, as those of its fenced
+    blocks, and of what stands around them, that are; any other text as it is."""
+    around, *inside = [text.content] if text.is_long else FENCE.split(text.content)
+    if not inside or _reader(text)[1] not in ("", FAILURE):
+        return [text]
+    parts = ["\n".join((around, *inside[1::2])), *inside[: 2 * MOST : 2]]
+    named = [Text(f"{text.name}, part {n}", part) for n, part in enumerate(parts)]
+    kinds = {part.name: kind for part in named if (kind := _reader(part)[1])}
+    return (
+        [part for part in named if part.name in kinds] if {*kinds.values()} - {FAILURE} else [text]
+    )
+
+
 def _about(draft: Draft, kinds: Mapping[str, str]) -> str:
     """What the files are about, of jobs.ABOUT: what they start; a model alone starts nothing."""
     if set(kinds.values()) <= {MODEL, MODELOPT}:
@@ -420,7 +440,8 @@ def kind_of(text: Text) -> str:
     values = text.document
     if not text.content.strip() or (values is not None and values.keys() <= PLAN):
         return ""
-    return _reader(text)[1]
+    kinds = [_reader(part)[1] for part in _unfenced(text)]
+    return next((kind for kind in kinds if kind != FAILURE), FAILURE)
 
 
 def _strange(text: Text) -> str:
@@ -791,7 +812,7 @@ def _cluster(
 ) -> None:
     """The machines: what somebody says, what a launcher says, or the default, which is told."""
     cluster, ranks = document["cluster"], gpus or draft.ranks
-    beside = f"; a comment has {shown(draft.noted)}" if draft.noted else ""
+    beside = f"; the text has {shown(draft.noted)}" if draft.noted else ""
     named = draft.fields.pop("cluster.gpu", "")
     if gpu:
         draft.said = [said for said in draft.said if said.field != "cluster.gpu"]

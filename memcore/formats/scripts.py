@@ -23,7 +23,7 @@ TRAINS = re.compile(
 )
 RECOMPUTES = ("gradient_checkpointing_enable", "prepare_model_for_kbit_training")
 RECOMPUTED = "recomputed by a call"  # the key of which of these is called
-CUT = "cut by a tokenizer"  # the key of the tokens that a call of a tokenizer leaves
+CUT = "cut by a tokenizer"  # the key of the tokens that a tokenizer, or a block, leaves
 LENGTHS = next(set(r.keys) for r in trainer.HF.rows["read"] if "train.seq_len" in r.to)
 SETS_UP = {"from_pretrained", "LoraConfig", "get_peft_model", "BitsAndBytesConfig"}
 NAMES = {"r": "lora_r"}  # of PEFT's LoraConfig
@@ -45,6 +45,11 @@ STORED = "loaded as stored"  # the key of a script that says no dtype
 AS_STORED = (
     "no dtype: the weights are assumed to be in bf16, as stored, which transformers 5 goes by; "
     "4 loads fp32: then set train.precision to bf16-autocast"
+)
+FREEZES = re.compile(r"\.requires_grad(?:_\(\s*False\s*\)|\s*=\s*False\b)")
+FROZEN = (
+    "what the script freezes by itself is not read: all is trained here; set train.frozen, or "
+    "train.adapter"
 )
 UNSLOTH = Program("unsloth")
 SHARED = 0.5  # of a GPU, which its vLLM takes where from_pretrained says no gpu_memory_utilization
@@ -96,6 +101,8 @@ def settings(content: str) -> dict[str, Any]:
                 if LOADS.search(ast.unparse(node.func)) and not DTYPES & given.keys():
                     beside.setdefault(STORED, True)
             beside |= {n: v for n, v in said.items() if n != "model_name"}
+    if CUT not in beside and isinstance(size := constants.get("block_size"), int):
+        beside[CUT] = size
     return {**beside, **trained, COMPUTED: computed} if len(trained) > 1 else {}
 
 
@@ -123,9 +130,11 @@ def read(content: str, draft: Draft) -> None:
         draft.put("train.adapter_dtype", "fp32", "Unsloth's get_peft_model")
     if re.search(r"^\s*\w+ = prepare_model_for_kbit_training\(", content, re.MULTILINE):
         draft.put("train.unquantized_dtype", "fp32", "prepare_model_for_kbit_training")
+    if FREEZES.search(content) and "lora_r" not in said:
+        draft.leave("requires_grad", FROZEN)
     tokens = said.pop(CUT, 0)
     if tokens and said[""].startswith("Training") and not LENGTHS & said.keys():
-        draft.put("train.seq_len", tokens, "the tokenizer's max_length", tokens)
+        draft.put("train.seq_len", tokens, "what the script cuts to", tokens)
     if call := said.pop(RECOMPUTED, ""):  # which the Trainer's own switch does not turn off
         said.pop("gradient_checkpointing", None)
         draft.put("train.checkpointing", "full", f"{call}()", True)

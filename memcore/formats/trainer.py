@@ -137,7 +137,10 @@ def read(
         draft.fields["train.adapter"] != "none"
     ):
         draft.leave("train.offload_parameters", NOTES["offloaded_base"])
-    if str(keys.values.get("device_map")) == AUTO:
+    placed = keys.values.get("device_map")
+    if isinstance(placed, Mapping) and set(placed) == {""}:  # all of it on one GPU
+        keys.take("device_map")
+    if str(placed) == AUTO:
         HF.later(keys, draft, "spread")
     still = program.table.get("frozen_tower", "")
     if keys.values.get(still, True) in (True, "true", "True"):

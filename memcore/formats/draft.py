@@ -107,7 +107,7 @@ def flag(value: Any) -> bool:
     if text in ("false", "no", "off", "0", "n", "none", "null", ""):
         return False
     if text.isdecimal():
-        return bool(int(text))
+        return bool(text.strip("0"))
     raise UnsaidError("is neither on nor off")
 
 

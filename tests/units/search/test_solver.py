@@ -91,12 +91,14 @@ def test_more_of_what_frees_memory_needs_no_more(path):
         "serve.memory_utilization": (0.5, 0.9), "serve.offload_weights": (0.0, 4.0),
         "serve.shared_prefix": (0, 512), "train.zero": (0, 3), "cluster.gpus": (8, 16),
         "parallel.shard_group": (4, 16), "parallel.ep": (1, 1), "parallel.etp": (1, 1),
+        "cluster.gpu_share": (0.5, 1.0),
     }.get(path, (1, 8))  # fmt: skip
     less, more = (evaluate(plan.changed(path, v)) for v in values)
     if path.startswith("serve."):
         assert more.serve.max_concurrency >= less.serve.max_concurrency
     else:
-        assert more.memory.device_bytes[1] <= less.memory.device_bytes[1]
+        left = [r.memory.capacity_bytes - r.memory.device_bytes[1] for r in (more, less)]
+        assert left[0] >= left[1]
 
 
 def test_fewest_gpus_are_whole_nodes_and_no_power_of_two():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from difflib import get_close_matches
 from typing import Any
+from urllib.parse import urlsplit
 
 import streamlit as st
 
@@ -17,7 +18,7 @@ from app.controls import Take
 from app.fields import Field, field, in_group, setting
 from app.text import counted, plain
 from memcore.errors import Issue, PlanError, shown
-from memcore.formats import Text
+from memcore.formats import Text, here
 from memcore.formats.hub import preset, stored
 from memcore.models import catalog
 from memcore.plan.field import GROUPS, describes
@@ -53,6 +54,8 @@ STAGES = {
 }
 
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+HERE_HELP = "Asks this machine which GPUs it has, and what other programs hold of them."
 NODE = "Host and price"  # a group beside the hardware
 JOB = ("train.micro_batch", "train.seq_len")
 TRICKS = ("train.precision", "train.checkpointing", "train.zero")
@@ -524,7 +527,23 @@ def _named(path: str) -> Take:
 def _hardware() -> None:
     gpu_search(field("cluster.gpu"))
     _field("cluster.gpus")
+    if _is_own() and here.is_listed():
+        st.button("This machine's GPUs", key="here", on_click=_plan_here, help=HERE_HELP)
     parts.folded(NODE, _node_and_price)
+
+
+def _is_own() -> bool:
+    """Whether the browser is on the machine that serves it."""
+    return urlsplit(st.context.url or "").hostname in LOOPBACK
+
+
+def _plan_here() -> None:
+    try:
+        fields, _ = here.settings()
+    except PlanError as e:
+        files.use_model(e)
+    else:
+        state.change(fields)
 
 
 def _node_and_price() -> None:

@@ -45,6 +45,11 @@ class Device:
     share: float = 1.0
 
 
+def is_listed() -> bool:
+    """Whether some program that lists GPUs is installed."""
+    return any(shutil.which(command[0]) for command in (QUERY, AMD, APPLE))
+
+
 def devices() -> tuple[Device, ...]:
     """The GPUs of this machine, by the first program that lists some. Raises PlanError where none
     does."""

@@ -3,6 +3,9 @@ default."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from pages import alive, frame, opened, said, shown_plan, texts, verdict
 
@@ -253,3 +256,30 @@ def test_the_change_with_which_more_fits_is_set_at_a_press() -> None:
 def test_the_nearest_models_are_suggested(typed: str, first: str) -> None:
     assert sidebar.nearest_models(typed)[0] == first
     assert len(sidebar.nearest_models(typed)) <= sidebar.MOST_NEAR
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [("NVIDIA GeForce RTX 4090, 24564, 1536", "rtx-4090-24gb"), ("Matrox G400, 32, 1", "")],
+)
+def test_ones_own_machine_is_planned_on_at_a_press(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str, expected: str
+) -> None:
+    """By the browser that runs on it, where its maker's program lists its GPUs; what that lists and
+    no preset has is told, and the plan stays."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho '{listed}'\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert "here" not in keys(opened({"mb": "2"}))
+    monkeypatch.setattr(sidebar, "_is_own", lambda: True)
+    at = opened({"mb": "2"})
+    before = shown_plan(at).cluster
+    at.button(key="here").click().run()
+    alive(at)
+    cluster = shown_plan(at).cluster
+    if expected:
+        assert (cluster.gpu, cluster.gpus, cluster.taken_gib) == (expected, 1, 1.5)
+    else:
+        assert cluster == before
+        assert "Matrox G400" in said(at)

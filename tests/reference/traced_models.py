@@ -53,6 +53,46 @@ def stable_diffusion_3_5_large() -> Built:
     }
 
 
+def stable_diffusion_3_5_medium() -> Built:
+    """stabilityai/stable-diffusion-3.5-medium, transformer/config.json."""
+    from diffusers import SD3Transformer2DModel
+
+    model = SD3Transformer2DModel(
+        sample_size=128, patch_size=2, in_channels=16, out_channels=16, num_layers=24,
+        attention_head_dim=64, num_attention_heads=24, joint_attention_dim=4096,
+        caption_projection_dim=1536, pooled_projection_dim=2048, pos_embed_max_size=384,
+        dual_attention_layers=tuple(range(13)), qk_norm="rms_norm",
+    )  # fmt: skip
+    return Denoiser(model), {
+        "hidden_states": torch.zeros(2, 16, 64, 64),
+        "encoder_hidden_states": torch.zeros(2, 77, 4096),
+        "pooled_projections": torch.zeros(2, 2048),
+        "timestep": torch.zeros(2),
+    }
+
+
+def sdxl_vae() -> Built:
+    """stabilityai/sdxl-vae, config.json: encoder and decoder, as a VAE is trained."""
+    from diffusers import AutoencoderKL
+
+    class Reconstructs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            four = range(4)
+            model = AutoencoderKL(
+                down_block_types=tuple("DownEncoderBlock2D" for _ in four),
+                up_block_types=tuple("UpDecoderBlock2D" for _ in four),
+                block_out_channels=(128, 256, 512, 512), layers_per_block=2, sample_size=1024,
+            )  # fmt: skip
+            self.model = _checked(model, 83_653_863)
+
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            made = self.model(image, sample_posterior=True).sample
+            return functional.mse_loss(made.float(), image.float())
+
+    return Reconstructs(), {"image": torch.zeros(2, 3, 256, 256)}
+
+
 def flux_1_dev() -> Built:
     """black-forest-labs/FLUX.1-dev, transformer/config.json."""
     from diffusers import FluxTransformer2DModel

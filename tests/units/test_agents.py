@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def asked(*calls: tuple[str, dict[str, Any]]) -> tuple[Any, Sequence[tuple[bool,
             answers = [await client.call_tool(name, values) for name, values in calls]
             return tools.tools, [(a.is_error, a.content[0].text) for a in answers]
 
-    return asyncio.run(talk())
+    with ThreadPoolExecutor(1) as apart:  # a browser of another test may have this thread's loop
+        return apart.submit(asyncio.run, talk()).result()
 
 
 def test_the_tools_answer_as_the_commands_do(tmp_path: Path, memplan: Any) -> None:

@@ -58,7 +58,12 @@ def test_pytorch_says_the_same_today(name: str) -> None:
     inputs = {k: tuple(dims.split(",")) for k, dims in row.get("inputs", {}).items()}
     sizes = {dim: n if dim == BATCH else 3 * n for dim, n in file.dims.items()} | {BATCH: 4}
     sizes = {dim: n for dim, n in sizes.items() if dim in file.dims}
-    said = totals(target_of(word, inputs), file.dtype, sizes)
+    try:
+        said = totals(target_of(word, inputs), file.dtype, sizes)
+    except ModuleNotFoundError as e:
+        if e.name != "diffusers":
+            raise
+        pytest.skip("diffusers is not installed")
     variant = file.variant(sizes)
     assert said["parameters"] == file.elements
     assert variant.saved_bytes(sizes) == pytest.approx(said["saved_bytes"], rel=0.0001)

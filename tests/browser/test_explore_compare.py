@@ -76,11 +76,19 @@ def test_plans_side_by_side_and_their_link(open_app: Open) -> None:
     found = Axe().run(page)
     assert not found.violations_count, found.generate_report()
     table = page.locator(".st-key-compare_figures canvas").first
-    table.evaluate("e => e.scrollIntoView({block: 'center'})")
-    place = table.bounding_box()
-    assert place
-    page.mouse.click(place["x"] + 30, place["y"] + 54)  # the first row's name
-    page.keyboard.press("ArrowRight")  # and its number
+    rig.settled(page)  # what comes late above the table moves it
+
+    def opened() -> bool:
+        """Whether a click on the first row's name, and its number by the keyboard, says why."""
+        table.evaluate("e => e.scrollIntoView({block: 'center'})")
+        place = table.bounding_box()
+        assert place
+        page.mouse.click(place["x"] + 30, place["y"] + 54)
+        page.keyboard.press("ArrowRight")
+        rig.settled(page)
+        return page.get_by_role("dialog").count() == 1
+
+    rig.eventually(opened, page=page)
     expect(page.get_by_role("dialog")).to_contain_text("Allocated at the peak")
     page.get_by_role("dialog").get_by_role("button", name="Close").click()
     expect(page.get_by_role("dialog")).to_have_count(0)

@@ -17,6 +17,7 @@ from app import files, parts, places, state
 from app.controls import Take
 from app.fields import Field, field, in_group, setting
 from app.text import counted, plain
+from memcore.cli.app import LOOPBACK
 from memcore.errors import Issue, PlanError, shown
 from memcore.formats import Text, here
 from memcore.formats.hub import preset, stored
@@ -54,7 +55,6 @@ STAGES = {
 }
 
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HERE_HELP = "Asks this machine which GPUs it has, and what other programs hold of them."
 NODE = "Host and price"  # a group beside the hardware
 JOB = ("train.micro_batch", "train.seq_len")

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     lines = table(("GPU", "preset", "memory", "taken"), [_printable(row) for row in texts], left=2)
     status = listing([dataclasses.asdict(each) for each in every], lines, args.json)
     if not args.json:
-        _, issues = here.settings()
+        _, issues = here.settings_of(every)
         print_issues(issues)
         print("Plan on them: memplan evaluate 7B --gpu here")
     return status

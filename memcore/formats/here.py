@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,7 @@ QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,memory.used", "--format=cs
 SLICES = ("nvidia-smi", "-L")
 AMD = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
 APPLE = ("system_profiler", "-json", "SPHardwareDataType")
+COMMANDS = (QUERY, AMD, APPLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,29 +48,29 @@ class Device:
 
 def is_listed() -> bool:
     """Whether some program that lists GPUs is installed."""
-    return any(shutil.which(command[0]) for command in (QUERY, AMD, APPLE))
+    return any(shutil.which(command[0]) for command in COMMANDS)
 
 
 def devices() -> tuple[Device, ...]:
     """The GPUs of this machine, by the first program that lists some. Raises PlanError where none
     does."""
-    programs: tuple[tuple[tuple[str, ...], Callable[[str], Iterator[Device]]], ...] = (
-        (QUERY, _nvidia),
-        (AMD, _amd),
-        (APPLE, _apple),
-    )
-    for command, read in programs:
+    readers: tuple[Callable[[str], Iterator[Device]], ...] = (_nvidia, _amd, _apple)
+    for command, read in zip(COMMANDS, readers, strict=True):
         with suppress(ValueError, KeyError, TypeError, AttributeError, IndexError):
             if found := tuple(read(_printed(command))):
                 return found
-    asked = ", ".join(command[0] for command, _ in programs)
+    asked = ", ".join(command[0] for command in COMMANDS)
     raise refusal("--gpu", f"no GPU is found here: {asked} are not installed, or list none")
 
 
 def settings() -> tuple[dict[str, Any], tuple[Issue, ...]]:
-    """The fields of a plan that say this machine: the GPU that most are, how many, and what is
-    taken of the fullest; and what is told of it. Raises PlanError."""
-    every = devices()
+    """The fields of a plan that say this machine, and what is told of it. Raises PlanError."""
+    return settings_of(devices())
+
+
+def settings_of(every: Sequence[Device]) -> tuple[dict[str, Any], tuple[Issue, ...]]:
+    """The fields of a plan that say these GPUs: the one that most are, how many, and what is taken
+    of the fullest; and what is told of it. Raises PlanError."""
     kinds = Counter((each.preset, each.share) for each in every)
     (preset, share), count = kinds.most_common(1)[0]
     same = [each for each in every if (each.preset, each.share) == (preset, share)]

@@ -35,15 +35,15 @@ def _checked(model: Any, parameters: int) -> Any:
     return model
 
 
-def stable_diffusion_3_5_large() -> Built:
-    """stabilityai/stable-diffusion-3.5-large, transformer/config.json."""
+def _stable_diffusion_3_5(layers: int, positions: int, **more: Any) -> Built:
+    """A transformer with as many heads of 64 as it has layers."""
     from diffusers import SD3Transformer2DModel
 
     model = SD3Transformer2DModel(
-        sample_size=128, patch_size=2, in_channels=16, out_channels=16, num_layers=38,
-        attention_head_dim=64, num_attention_heads=38, joint_attention_dim=4096,
-        caption_projection_dim=2432, pooled_projection_dim=2048, pos_embed_max_size=192,
-        qk_norm="rms_norm",
+        sample_size=128, patch_size=2, in_channels=16, out_channels=16, num_layers=layers,
+        attention_head_dim=64, num_attention_heads=layers, joint_attention_dim=4096,
+        caption_projection_dim=64 * layers, pooled_projection_dim=2048,
+        pos_embed_max_size=positions, qk_norm="rms_norm", **more,
     )  # fmt: skip
     return Denoiser(model), {
         "hidden_states": torch.zeros(2, 16, 64, 64),
@@ -51,24 +51,16 @@ def stable_diffusion_3_5_large() -> Built:
         "pooled_projections": torch.zeros(2, 2048),
         "timestep": torch.zeros(2),
     }
+
+
+def stable_diffusion_3_5_large() -> Built:
+    """stabilityai/stable-diffusion-3.5-large, transformer/config.json."""
+    return _stable_diffusion_3_5(38, 192)
 
 
 def stable_diffusion_3_5_medium() -> Built:
     """stabilityai/stable-diffusion-3.5-medium, transformer/config.json."""
-    from diffusers import SD3Transformer2DModel
-
-    model = SD3Transformer2DModel(
-        sample_size=128, patch_size=2, in_channels=16, out_channels=16, num_layers=24,
-        attention_head_dim=64, num_attention_heads=24, joint_attention_dim=4096,
-        caption_projection_dim=1536, pooled_projection_dim=2048, pos_embed_max_size=384,
-        dual_attention_layers=tuple(range(13)), qk_norm="rms_norm",
-    )  # fmt: skip
-    return Denoiser(model), {
-        "hidden_states": torch.zeros(2, 16, 64, 64),
-        "encoder_hidden_states": torch.zeros(2, 77, 4096),
-        "pooled_projections": torch.zeros(2, 2048),
-        "timestep": torch.zeros(2),
-    }
+    return _stable_diffusion_3_5(24, 384, dual_attention_layers=tuple(range(13)))
 
 
 def sdxl_vae() -> Built:
